@@ -16,9 +16,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 84892
+PRODUCT_LINES_MAX = 85375
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5537
+FUNCTIONS_MAX = 5566
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 
 

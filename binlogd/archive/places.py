@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -23,13 +23,16 @@ import pyarrow.parquet as pq
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
+from binlogd.log.checked_text import check_json
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
 from binlogd.log.gone import gone_ts
 from binlogd.log.index_file import MARKS_QUERY, Marks, marks_of
 from binlogd.log.pointer import FIRST, segment_name
+from binlogd.log.record import extend
 from binlogd.log.segment_index import Fold, LogPosition, SegmentIndex, resolved
-from binlogd.tso import NO_TS, Tso
+from binlogd.log.tally import fits
+from binlogd.tso import MAX_TS, NO_TS, Tso
 
 HISTORY_NAME = "ddl_history.json"
 CATALOG_FORMAT = 1
@@ -56,6 +59,8 @@ class ArchiveCatalog(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[SegmentIndex, ...]
     gone_ts: int = 0
     """Up to here binlogs may have been deleted before they were archived."""
+    history_crc32c: tuple[int, ...] = ()
+    """Of the DDL history: while it is written anew, of both; none where nobody has told."""
 
 
 class TransactionIndex(Protocol):
@@ -102,7 +107,12 @@ def encode_places(places: Sequence[LogPosition]) -> bytes:
     ordered = sorted(places)
     columns = [pa.array([getattr(each, name) for each in ordered], pa.int64()) for name in _COLUMNS]
     sink = BytesIO()
-    pq.write_table(pa.Table.from_arrays(columns, schema=PLACES), sink, compression="zstd")
+    pq.write_table(
+        pa.Table.from_arrays(columns, schema=PLACES),
+        sink,
+        compression="zstd",
+        write_page_checksum=True,
+    )
     return sink.getvalue()
 
 
@@ -121,12 +131,22 @@ def read_catalog(store: ArchiveStore) -> ArchiveCatalog:
 def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
     """Raises Corrupt, ConfigError for a newer format."""
     try:
+        check_json(content)
         catalog = msgspec.json.decode(content, type=ArchiveCatalog)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise Corrupt(f"{where}/{CATALOG_NAME}: is no catalog: {error}") from error
     if catalog.format != CATALOG_FORMAT:
         raise ConfigError(f"{where}: an archive of format {catalog.format}, this is older")
     return catalog
+
+
+def history_of(store: ArchiveStore, catalog: ArchiveCatalog) -> bytes:
+    """The DDL history. Raises Corrupt."""
+    content = store.read(HISTORY_NAME)
+    known = catalog.history_crc32c
+    if known and extend(0, content) not in {*known, *read_catalog(store).history_crc32c}:
+        raise Corrupt(f"{store.url}/{HISTORY_NAME}: its checksum is not the one in the catalog")
+    return content
 
 
 class ArchivedIndex:
@@ -168,8 +188,11 @@ class ArchivedIndex:
     def _of(self, segment: SegmentIndex, after: Tso, upto: Tso) -> Iterator[LogPosition]:
         name = places_path(segment.shard, segment.fid)
         try:
-            table = pq.read_table(BytesIO(self._store.read(name)))
-        except (pa.ArrowInvalid, FileNotFoundError) as error:
+            content = self._store.read(name)
+            if segment.places_crc32c not in (None, extend(0, content)):
+                raise OSError("its checksum is not the one in the catalog")
+            table = pq.read_table(BytesIO(content), page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
             raise Corrupt(f"{self._store.url}/{name}: {error}") from error
         commit_ts = table["commit_ts"]
         table = table.filter(pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto)))
@@ -209,30 +232,38 @@ class _Indexed:
     index: Path
 
     def marks(self) -> Marks:
-        with closing(self._connection()) as database:
+        with self._opened() as database:
             return self._marks(database)
 
     def found(self, after: Tso, upto: Tso, at_most: int) -> Iterator[LogPosition]:
         """All of one moment: garbage that is collected meanwhile takes nothing away."""
-        with closing(self._connection()) as database:
+        with self._opened() as database:
             database.execute("BEGIN")
             marks = self._marks(database)
             if NO_TS < after < marks.gc_ts:
                 raise Behind(after, marks.gc_ts)
             rows = database.execute(_FOUND, (after, upto, at_most or -1)).fetchall()
+            if not all(isinstance(each, int) and each >= -1 for row in rows for each in row):
+                raise CorruptIndex(self.index, "a row of it is no row of numbers")
         for commit, start, *place in rows:
             yield LogPosition(commit, start, self.number, *place)
 
-    def _connection(self) -> sqlite3.Connection:
+    def fits(self, after: Tso) -> bool:
+        """Whether it has what was filed behind a timestamp; else the log has to tell."""
+        with self._opened() as database:
+            return fits(database, after, MAX_TS)
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
         uri = f"{self.index.resolve().as_uri()}?mode=ro"
-        return sqlite3.connect(uri, uri=True, isolation_level=None)
+        try:
+            with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as database:
+                yield database
+        except (sqlite3.Error, ValueError) as error:  # an error's words may be no text
+            raise CorruptIndex(self.index, str(error)) from error
 
     def _marks(self, database: sqlite3.Connection) -> Marks:
-        try:
-            found = marks_of(database.execute(MARKS_QUERY).fetchall())
-        except (sqlite3.Error, ValueError) as error:
-            raise CorruptIndex(str(self.index), str(error)) from error
-        return found or Marks()
+        return marks_of(database.execute(MARKS_QUERY).fetchall()) or Marks()
 
 
 class DirectoryIndex:
@@ -243,6 +274,7 @@ class DirectoryIndex:
         self._shards = shards_below(data_dir)
         if not self._shards:
             raise ConfigError(f"{data_dir}: is no data directory of a Pump, and no archive")
+        self._fitting: dict[int, tuple[Tso, bool]] = {}
         self._scanned: dict[int, tuple[SegmentIndex, list[LogPosition]]] = {}
 
     @property
@@ -279,12 +311,19 @@ class DirectoryIndex:
         streams = []
         for number, shard in enumerate(self._shards):
             index = self._index(number, shard)
-            if index is not None:
+            if index is not None and self._fits(index, after):
                 streams.append(index.found(after, upto, at_most))
             else:
                 places = self._scan(number, shard)[1]
                 streams.append(each for each in places if after < each.commit_ts <= upto)
         return _once(heapq.merge(*streams))
+
+    def _fits(self, index: _Indexed, after: Tso) -> bool:
+        """Looked at once: what is filed later, a Pump has in memory."""
+        known = self._fitting.get(index.number)
+        if known is None or (known[1] and after < known[0]):
+            known = self._fitting[index.number] = after, index.fits(after)
+        return known[1]
 
     def path(self, shard: int, fid: int) -> str:
         """See TransactionIndex."""

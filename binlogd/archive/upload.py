@@ -22,6 +22,7 @@ from binlogd.archive.places import (
     decode_catalog,
     encode_places,
     gone_from,
+    history_of,
     index_path,
     places_path,
     segment_path,
@@ -30,6 +31,7 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, Corrupt, MalformedBinlog, Refused
+from binlogd.log.checked_text import check_json, checksummed_json
 from binlogd.log.directory import STORE_FILE, ShardDirectory, shards_below
 from binlogd.log.drive import Reading, of_forward, segment_batches
 from binlogd.log.record import FOOTER_BYTES, FRAMING, HEADER_BYTES, extend, footer_ts
@@ -75,7 +77,7 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
         for each in _waiting(number, shard, known, with_open=task.with_open)
     ]
     round_ = waiting[: task.segments_max or None]
-    _put_history(store, task)
+    kept = msgspec.structs.replace(kept, history_crc32c=_put_history(store, task, kept))
     total, done, transactions = sum(each.size_bytes for each in round_), 0, 0
     for each in round_:
         index = _archived(store, each, _before(store, known, each), task)
@@ -87,8 +89,9 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
         kept = msgspec.structs.replace(
             _with_open_lists(store, known, task.cluster_id, len(shards), is_whole=is_whole),
             gone_ts=gone_ts,
+            history_crc32c=kept.history_crc32c,
         )
-        store.put(CATALOG_NAME, msgspec.json.format(msgspec.json.encode(kept), indent=1))
+        _put_catalog(store, kept)
         told(segment_path(each.shard, each.fid), done, total)
     return Archived(
         segments=len(round_),
@@ -181,8 +184,10 @@ def _before(
 def _described(store: ArchiveStore, shard: int, fid: int) -> SegmentIndex:
     name = index_path(shard, fid)
     try:
-        return msgspec.json.decode(store.read(name), type=SegmentIndex)
-    except (msgspec.DecodeError, FileNotFoundError) as error:
+        content = store.read(name)
+        check_json(content)
+        return msgspec.json.decode(content, type=SegmentIndex)
+    except (msgspec.DecodeError, ValueError, FileNotFoundError) as error:
         raise Corrupt(
             f"{store.url}/{name}: {error}; `binlogd archive --check` tells more"
         ) from error
@@ -203,9 +208,12 @@ def _archived(
             fold.decide(mark.fid, mark.offset)
     size = each.size_bytes if each.is_sealed else end
     index = fold.index(size_bytes=size, crc32c=_checksum(each.path, size), is_sealed=each.is_sealed)
+    places = encode_places(fold.places)
+    if each.is_sealed:  # else readers of the catalog before may find more of them
+        index = msgspec.structs.replace(index, places_crc32c=extend(0, places))
     store.put_file(segment_path(each.shard, each.fid), each.path, size)
-    store.put(places_path(each.shard, each.fid), encode_places(fold.places))
-    store.put(index_path(each.shard, each.fid), msgspec.json.encode(index))
+    store.put(places_path(each.shard, each.fid), places)
+    store.put(index_path(each.shard, each.fid), checksummed_json(msgspec.json.encode(index)))
     return index
 
 
@@ -234,15 +242,27 @@ def _with_open_lists(
     return catalog_of(whole.values(), cluster_id=cluster_id, shards=shards, is_whole=is_whole)
 
 
-def _put_history(store: ArchiveStore, task: Task) -> None:
-    """Before the segments that need it."""
+def _put_catalog(store: ArchiveStore, catalog: ArchiveCatalog) -> None:
+    document = msgspec.json.format(msgspec.json.encode(catalog), indent=1)
+    store.put(CATALOG_NAME, checksummed_json(document))
+
+
+def _put_history(store: ArchiveStore, task: Task, kept: ArchiveCatalog) -> tuple[int, ...]:
+    """Before the segments that need it; its checksum. Who reads meanwhile, or after a crash, finds
+    in the catalog those of both."""
     if task.history:
         content = Path(task.history).read_bytes()
     else:
-        kept = Path(task.data_dir, STORE_FILE)
-        content = b"[" + b",".join(kept_jobs(kept)) + b"]" if kept.exists() else b"[]"
-    if HISTORY_NAME not in store.names() or store.read(HISTORY_NAME) != content:
+        stored = Path(task.data_dir, STORE_FILE)
+        content = b"[" + b",".join(kept_jobs(stored)) + b"]" if stored.exists() else b"[]"
+    now = extend(0, content)
+    before = store.read(HISTORY_NAME) if HISTORY_NAME in store.names() else None
+    if before != content:
+        if kept.segments and before is not None:
+            both = (extend(0, before), now)
+            _put_catalog(store, msgspec.structs.replace(kept, history_crc32c=both))
         store.put(HISTORY_NAME, content)
+    return (now,)
 
 
 # --- is all of it there? -------------------------------------------------------------------------
@@ -266,6 +286,10 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
         raise ConfigError(f"{url}: holds no {CATALOG_NAME}, so it is no archive") from error
     total, done = sum(each.size_bytes for each in catalog.segments), 0
     problems: list[str] = []
+    try:
+        history_of(store, catalog)
+    except (Corrupt, FileNotFoundError) as error:
+        problems.append(str(error))
     following: dict[int, int] = {}
     for each in catalog.segments:
         if following.get(each.shard, each.fid) != each.fid:
@@ -285,7 +309,7 @@ def _problem(store: ArchiveStore, segment: SegmentIndex) -> str:
         end, commits = _counted(name, content)
         content.pass_over()
         described = _described(store, segment.shard, segment.fid)
-        store.read(places_path(segment.shard, segment.fid))
+        places = store.read(places_path(segment.shard, segment.fid))
     except FileNotFoundError as error:
         return f"{store.url}: {error}"
     except Corrupt as error:
@@ -296,7 +320,9 @@ def _problem(store: ArchiveStore, segment: SegmentIndex) -> str:
             f" catalog says {segment.size_bytes} bytes with {segment.crc32c:08x}"
         )
     wrong = ""
-    if described.crc32c != segment.crc32c:
+    if segment.places_crc32c not in (None, extend(0, places)):
+        wrong = f"{places_path(segment.shard, segment.fid)} has another checksum than the catalog"
+    elif described.crc32c != segment.crc32c:
         wrong = "has another index"
     elif end.ending is not Ending.WHOLE:
         wrong = f"the bytes at offset {end.offset} are no record: {end.reason}"

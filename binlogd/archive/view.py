@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlogd.archive.places import HISTORY_NAME, read_catalog, segment_path
+from binlogd.archive.places import history_of, read_catalog, segment_path
 from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Corrupt
 from binlogd.log.directory import segment_file
@@ -52,5 +52,5 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
                     f"{url}/{source}: {size} bytes, the catalog says {each.size_bytes};"
                     " `binlogd archive --check` tells more"
                 )
-        history = store.read(HISTORY_NAME)
+        history = history_of(store, catalog)
         yield View(data_dir, history, catalog.cluster_id, Tso(catalog.resolved_ts))

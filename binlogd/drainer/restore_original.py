@@ -20,7 +20,7 @@ import structlog
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.names import name_of
 from binlogd.drainer.files.log import Record, log_files
-from binlogd.drainer.files.relay_original import BASE_NAME, whole_records
+from binlogd.drainer.files.relay_original import BASE_NAME, base_in, whole_records
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
@@ -86,12 +86,11 @@ async def restore_original(
 
 
 def base_of(directory: Path) -> Tso:
-    """Above which commit_ts a log is complete; NO_TS where nobody tells (the original's)."""
-    try:
-        text = (directory / BASE_NAME).read_text()
-    except FileNotFoundError:
-        return NO_TS
-    return Tso(int(text)) if text.strip().isdigit() else NO_TS
+    """Above which commit_ts a log is complete; NO_TS where nobody tells (the original's).
+
+    Raises CorruptRelay."""
+    path = directory / BASE_NAME
+    return base_in(path, path.read_bytes()) if path.exists() else NO_TS
 
 
 def _records(directory: Path) -> Iterator[tuple[Path, Record]]:

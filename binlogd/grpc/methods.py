@@ -29,7 +29,15 @@ class Message(Protocol):
 
 
 R = TypeVar("R", bound=Message)
-NO_MESSAGE = (ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error)
+NO_MESSAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    struct.error,
+)
 """What betterproto raises for bytes that are no message of a kind."""
 
 
@@ -51,7 +59,7 @@ async def requests(
 def parsed(request_type: type[R], message: bytes) -> R:
     """Raises GRPCError in the words of grpc-go."""
     try:
-        return request_type().parse(message)
+        return _filled(request_type(), message)
     except NO_MESSAGE as error:
         raise GRPCError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}") from error
 
@@ -59,9 +67,15 @@ def parsed(request_type: type[R], message: bytes) -> R:
 def understood(empty: R, raw: bytes) -> R:
     """What a server answered. Raises ConnectionError for bytes that are no such message."""
     try:
-        return empty.parse(raw)
+        return _filled(empty, raw)
     except NO_MESSAGE as error:
         raise ConnectionError(f"what it answers is no {type(empty).__name__}: {error}") from error
+
+
+def _filled(empty: R, raw: bytes) -> R:
+    found = empty.parse(raw)
+    bytes(found)  # betterproto takes a number for a text; only what encodes again is of its kind
+    return found
 
 
 async def send(stream: BytesStream, answer: Message) -> None:

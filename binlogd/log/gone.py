@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from binlogd.errors import CorruptRecord, Refused
+from binlogd.log.checked_text import TEXT_BYTES_MAX, checksummed, text_in
 from binlogd.log.pointer import FIRST, FileId
 from binlogd.ports import Disk
 from binlogd.tso import NO_TS, Tso
-
-_BYTES_MAX = 64
 
 
 def path(directory: Path) -> Path:
@@ -23,13 +22,13 @@ async def said(directory: Path, disk: Disk) -> tuple[Tso, FileId]:
     file = path(directory)
     if file.name not in await disk.sizes(file.parent):
         return NO_TS, FIRST.fid
-    (content,) = await disk.read(file, [(0, _BYTES_MAX)])
+    (content,) = await disk.read(file, [(0, TEXT_BYTES_MAX)])
     return _parsed(file, content)
 
 
 async def note(directory: Path, disk: Disk, gc_ts: Tso, first_fid: FileId) -> None:
     """Keeps it for the segments in `directory`, durably. Raises OSError."""
-    await disk.write_whole(path(directory), f"{gc_ts} {first_fid}\n".encode())
+    await disk.write_whole(path(directory), checksummed(b"%d %d" % (gc_ts, first_fid)))
 
 
 def gone_ts(shard: int, directory: Path, first_fid: int) -> Tso:
@@ -39,7 +38,7 @@ def gone_ts(shard: int, directory: Path, first_fid: int) -> Tso:
     """
     file = path(directory)
     try:
-        ts, upto = _parsed(file, file.read_bytes()[:_BYTES_MAX])
+        ts, upto = _parsed(file, file.read_bytes()[:TEXT_BYTES_MAX])
     except (FileNotFoundError, CorruptRecord) as error:
         if first_fid == FIRST.fid:
             return NO_TS
@@ -56,7 +55,10 @@ def gone_ts(shard: int, directory: Path, first_fid: int) -> Tso:
 
 
 def _parsed(file: Path, content: bytes) -> tuple[Tso, FileId]:
-    ts, _, first_fid = content.strip().partition(b" ")
+    try:
+        ts, _, first_fid = text_in(content).partition(b" ")
+    except ValueError as error:
+        raise CorruptRecord(file, 0, f"it should hold a timestamp and a number: {error}") from error
     if not (ts.isdigit() and first_fid.isdigit()):
         raise CorruptRecord(file, 0, "it should hold a timestamp and the number of a segment")
     return Tso(int(ts)), FileId(int(first_fid))

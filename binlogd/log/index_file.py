@@ -6,9 +6,11 @@ docs/FORMAT.md, index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import google_crc32c
 import msgspec
 
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
@@ -66,6 +68,8 @@ def marks_of(rows: Iterable[tuple[str, Any]]) -> Marks | None:
     try:
         if found["format"] != FORMAT:
             raise ValueError(f"it has format {found['format']}, this binlogd knows {FORMAT}")
+        if "checksum" in found and found["checksum"] != _sum_of(found):
+            raise ValueError("its marks do not match their checksum")
         return Marks(
             head=ValuePointer.decode(found["head_pointer"]),
             handle=ValuePointer.decode(found["handle_pointer"]),
@@ -78,8 +82,41 @@ def marks_of(rows: Iterable[tuple[str, Any]]) -> Marks | None:
         raise ValueError(f"its marks make no sense: {error!r}") from error
 
 
+def mark_rows(marks: Marks) -> list[tuple[str, object]]:
+    """What `marks_of` is given, but for the format."""
+    found: dict[str, object] = {
+        "head_pointer": marks.head.encode(),
+        "handle_pointer": marks.handle.encode(),
+        "max_commit_ts": marks.max_commit_ts,
+        "gc_ts": marks.gc_ts,
+        "first_fid": marks.first_fid,
+        "boot_id": marks.boot_id,
+    }
+    return [*found.items(), ("checksum", _sum_of(found))]
+
+
+def _sum_of(found: Mapping[str, object]) -> int:
+    """Of all that counts: the database has no checksums of its own."""
+    return int(google_crc32c.value(repr([found[name] for name in _NAMES]).encode()))
+
+
+_NAMES = ("head_pointer", "handle_pointer", "max_commit_ts", "gc_ts", "first_fid", "boot_id")
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether what SQLite raises tells of the file, and not of its surroundings: its schema does
+    not fit a question of ours, or its words are no text."""
+    if isinstance(error, sqlite3.OperationalError):
+        return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR
+    return isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError | OverflowError)
+
+
 def segments_of(rows: Iterable[tuple[Any, ...]]) -> list[Segment]:
-    """What `SEGMENTS_QUERY` gives."""
+    """What `SEGMENTS_QUERY` gives. Raises ValueError when it makes no sense."""
+    rows = list(rows)
+    for row in rows:
+        if not all(isinstance(each, int) and each >= 0 for each in (*row[:5], row[5] or 0)):
+            raise ValueError(f"a segment of it makes no sense: {row}")
     return [
         Segment(FileId(fid), bool(sealed), size, Tso(max_ts), Tso(needed_ts), checksum)
         for fid, sealed, size, max_ts, needed_ts, checksum in rows

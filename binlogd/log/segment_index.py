@@ -93,6 +93,8 @@ class SegmentIndex(msgspec.Struct, frozen=True, kw_only=True):
     sync: tuple[SyncPoint, ...]
     open: tuple[Prewrite, ...]
     """What is needed to go on with the next segment."""
+    places_crc32c: int | None = None
+    """Of the file that says where its commits stand, once nothing is added to it."""
 
 
 class Fold:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from binlogd.errors import ConfigError, LogFailed
+from binlogd.log.checked_text import TEXT_BYTES_MAX, checksummed, text_in
 from binlogd.ports import Disk
 from binlogd.pump.log.gc import Hold
 from binlogd.tso import Tso
@@ -20,7 +21,6 @@ from binlogd.tso import Tso
 BASES_DIRECTORY = "bases"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _UNFINISHED = ".new"  # of a file that is being put in place
-_FILE_BYTES_MAX = 32
 
 
 class Bases:
@@ -39,7 +39,7 @@ class Bases:
         self._check(name)
         try:
             await self._disk.make_directory(self._directory)
-            await self._disk.write_whole(self._directory / name, b"%d\n" % ts)
+            await self._disk.write_whole(self._directory / name, checksummed(b"%d" % ts))
         except OSError as error:
             raise LogFailed(self._directory, error) from error
 
@@ -63,16 +63,14 @@ class Bases:
                 content = await self._content(path)
                 if content is None:
                     continue
-                if not content.strip().isdigit():
-                    raise ConfigError(f"{path}: holds no timestamp; write one into it or remove it")
-                holds.append(Hold(name, Tso(int(content))))
+                holds.append(Hold(name, _timestamp(path, content)))
         except OSError as error:
             raise LogFailed(self._directory, error) from error
         return holds
 
     async def _content(self, path: Path) -> bytes | None:
         try:
-            (content,) = await self._disk.read(path, [(0, _FILE_BYTES_MAX)])
+            (content,) = await self._disk.read(path, [(0, TEXT_BYTES_MAX)])
         except FileNotFoundError:
             return None  # withdrawn meanwhile
         return content
@@ -89,3 +87,12 @@ class Bases:
             raise ConfigError(
                 f'"{name}" cannot name an export base: use up to 64 letters, digits, "_", "-", "."'
             )
+
+
+def _timestamp(path: Path, content: bytes) -> Tso:
+    try:
+        return Tso(int(text_in(content)))
+    except ValueError as error:
+        raise ConfigError(
+            f"{path}: holds no timestamp ({error}); write one into it, as a line, or remove it"
+        ) from error

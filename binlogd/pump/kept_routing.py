@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from binlogd.errors import ConfigError, LogFailed
+from binlogd.log.checked_text import TEXT_BYTES_MAX
 from binlogd.ports import Disk
 from binlogd.pump.route import Routing
 
 SHARDS_FILE = "shards"
-_BYTES_MAX = 64
 
 
 async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
@@ -25,7 +25,7 @@ async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
         routing = Routing(shards)
         await disk.write_whole(path, routing.to_bytes())
         return routing
-    (content,) = await disk.read(path, [(0, _BYTES_MAX)])
+    (content,) = await disk.read(path, [(0, TEXT_BYTES_MAX)])
     routing = _parsed(path, content)
     if routing.shards != shards:
         raise ConfigError(
@@ -40,7 +40,7 @@ async def kept_routing(pump: Path, disk: Disk) -> Routing:
     """Of a directory that was made before. Raises ConfigError, LogFailed."""
     path = pump / SHARDS_FILE
     try:
-        (content,) = await disk.read(path, [(0, _BYTES_MAX)])
+        (content,) = await disk.read(path, [(0, TEXT_BYTES_MAX)])
     except FileNotFoundError as error:
         raise ConfigError(f"{path} is missing: {pump.parent} has no data of a Pump") from error
     except OSError as error:
@@ -52,4 +52,8 @@ def _parsed(path: Path, content: bytes) -> Routing:
     try:
         return Routing.from_bytes(content)
     except ValueError as error:
-        raise ConfigError(f"{path} should hold the number of shards: {content!r}") from error
+        raise ConfigError(
+            f"{path} should hold the number of shards, and is damaged: {error}; write `4 24` for 4"
+            " shards, or the number alone for a directory of before there were windows; `binlogd"
+            " check` says whether it is the right one"
+        ) from error

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from binlogd.binlog import BinlogType
+from binlogd.log.checked_text import checksummed, text_in
 from binlogd.pump.log.entry import WITNESS, Item
 from binlogd.tso import NO_TS, Tso
 
@@ -55,12 +56,12 @@ class Routing:
 
     def to_bytes(self) -> bytes:
         """As it is kept in the data directory."""
-        return f"{self.shards} {self.window_bits}\n".encode()
+        return checksummed(b"%d %d" % (self.shards, self.window_bits))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Routing:
         """What was kept. Raises ValueError when that is no routing."""
-        numbers = [int(word) for word in content.split()]
+        numbers = [int(word) for word in text_in(content).split()]
         if len(numbers) not in (1, 2) or numbers[0] < 1 or not 0 <= numbers[-1] < _TS_BITS:
             raise ValueError(f"no routing: {content!r}")
         return cls(numbers[0], numbers[1] if len(numbers) > 1 else 0)

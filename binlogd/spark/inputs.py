@@ -18,10 +18,10 @@ from typing import Protocol
 
 from binlogd.archive.places import (
     CATALOG_NAME,
-    HISTORY_NAME,
     ArchivedIndex,
     DirectoryIndex,
     TransactionIndex,
+    history_of,
     read_catalog,
 )
 from binlogd.archive.reading import LogReader
@@ -170,7 +170,7 @@ class ArchiveInput(_Placed):
 
     def jobs(self) -> list[Job]:
         """See Input."""
-        return given_jobs(self._wanted) or jobs_from_json(self._store.read(HISTORY_NAME))
+        return given_jobs(self._wanted) or jobs_from_json(history_of(self._store, self._catalog))
 
     def pin(self) -> str:
         """See Input."""

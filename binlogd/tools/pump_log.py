@@ -16,18 +16,19 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import CorruptRecord
+from binlogd.errors import CorruptIndex, CorruptRecord
 from binlogd.log import record
 from binlogd.log.directory import ShardDirectory
 from binlogd.log.drive import segment_batches
 from binlogd.log.index_file import marks_of
 from binlogd.log.joined import joined as joined_records
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
+from binlogd.log.tally import fits
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek
@@ -101,6 +102,7 @@ def joined(
     segments = shard.segments()
     with ExitStack() as stack:
         found = stack.enter_context(closing(_Catalogue(shard)))
+        found.check(window, only)
         found.scan(segments, meter)
         reader = stack.enter_context(closing(_Reader(segments)))
         for commit_ts, start_ts, place, prewrite in found.commits(window, only):
@@ -139,6 +141,7 @@ class _Catalogue:
         self._db.execute("PRAGMA journal_mode = OFF")
         self._db.executescript(_SCHEMA)
         self.filed_to, self._first_fid = FIRST, FIRST.fid
+        self._index = shard.index
         self.has_index = shard.index is not None and self._attach(shard.index)
 
     def close(self) -> None:
@@ -151,11 +154,24 @@ class _Catalogue:
             marks = marks_of(self._db.execute("SELECT name, value FROM filed.marks").fetchall())
             self._db.execute("SELECT * FROM filed.commits LIMIT 1").fetchall()
             self._db.execute("SELECT * FROM filed.prewrites LIMIT 1").fetchall()
-        except (sqlite3.Error, ValueError):
+        except (sqlite3.Error, ValueError):  # an error's words may be no text
             return False
         if marks is not None:
             self.filed_to, self._first_fid = marks.head, marks.first_fid
         return marks is not None
+
+    def check(self, window: CommitWindow, only: Sequence[Tso] | None) -> None:
+        """Leaves an index alone that lacks what was filed: the log tells the same, only slower."""
+        if not self.has_index:
+            return
+        whole = [(window.start - 1, int(window.stop))]
+        spans = whole if only is None else [(ts - 1, int(ts)) for ts in only]
+        try:
+            is_whole = all(fits(self._db, *each, schema="filed") for each in spans)
+        except (sqlite3.Error, ValueError):
+            is_whole = False
+        if not is_whole:
+            self.has_index, self.filed_to, self._first_fid = False, FIRST, FIRST.fid
 
     def scan(self, segments: Mapping[FileId, Path], meter: Meter) -> None:
         """Notes what the index does not have."""
@@ -189,6 +205,15 @@ class _Catalogue:
         prewrites.clear()
         commits.clear()
 
+    def _rows(self, query: str, values: Mapping[str, object]) -> list[Any]:
+        try:
+            rows = self._db.execute(query, values).fetchall()
+            if not all(isinstance(each, int) and each >= 0 for row in rows for each in row):
+                raise ValueError("a row of it is no row of numbers")
+        except (sqlite3.Error, ValueError) as error:
+            raise CorruptIndex(self._index or "the index", str(error)) from error
+        return rows
+
     def commits(
         self, window: CommitWindow, only: Sequence[Tso] | None = None
     ) -> Iterator[tuple[int, int, _Found, _Found | None]]:
@@ -202,12 +227,12 @@ class _Catalogue:
         wanted = msgspec.json.encode(only).decode() if only is not None else ""
         while True:  # ends with a page that is not full
             values = {"ts": last[0], "start": last[1], "stop": window.stop, "only": wanted}
-            rows = self._db.execute(page, values).fetchall()
+            rows = self._rows(page, values)
             for commit_ts, start_ts, *place in rows:
                 if (commit_ts, start_ts) == last:
                     continue  # the index has got it since
                 last = commit_ts, start_ts
-                found = self._db.execute(prewrite, {"start": start_ts}).fetchone()
+                found = next(iter(self._rows(prewrite, {"start": start_ts})), None)
                 yield commit_ts, start_ts, (place[0], place[1], place[2]), found
             if len(rows) < PAGE_ROWS:
                 return

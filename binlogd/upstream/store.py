@@ -1,6 +1,6 @@
 """What the standalone upstream remembers, in one SQLite file.
 
-    facts     name TEXT PRIMARY KEY, value INTEGER
+    facts     name TEXT PRIMARY KEY, value INTEGER; each twice, once as `NAME (copy)`
               cluster_id; tso_limit: no timestamp at or above it was handed out
     ddl_history  id INTEGER PRIMARY KEY, finished_ts, start_ts, schema_version, raw BLOB
               jobs of the schema history, as JSON (as it was served); the rest is in the JSON too
@@ -13,17 +13,26 @@ is shared, so a transaction of several statements would take in those of others.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiosqlite
+import google_crc32c
 
-from binlogd.errors import ConfigError, UpstreamUnavailable
+from binlogd.errors import ConfigError, Corrupt, UpstreamUnavailable
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
 
+_REMEDY = "bring back a whole copy of it; of a new node, remove it"
+_COPY = " (copy)"
+"""Behind the name of a fact, of a second one that has to be the same."""
+_JOBS = """
+    SELECT j.id, j.raw, group_concat(c.checksum) FROM ddl_history AS j
+    LEFT JOIN ddl_checksums AS c USING (id)
+"""
 _ROWS_MAX = 500  # of one statement; SQLite allows 32,766 parameters
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -36,6 +45,9 @@ _SCHEMA = """
     );
     CREATE INDEX IF NOT EXISTS ddl_history_times
         ON ddl_history (finished_ts, start_ts, schema_version);
+    CREATE TABLE IF NOT EXISTS ddl_checksums (
+        id INTEGER, checksum INTEGER, PRIMARY KEY (id, checksum)
+    ) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS skips (
         commit_ts INTEGER PRIMARY KEY, reason TEXT NOT NULL, decided_ms INTEGER NOT NULL
     );
@@ -67,7 +79,8 @@ class SkipEntry:
 
 
 class UpstreamStore:
-    """One open file; methods may be called at the same time. Raise UpstreamUnavailable."""
+    """One open file; methods may be called at the same time. Raise UpstreamUnavailable, and Corrupt
+    for what was changed in the file by nobody."""
 
     def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
         self._path = path
@@ -76,9 +89,12 @@ class UpstreamStore:
     @classmethod
     async def open(cls, path: Path) -> UpstreamStore:
         """Opens or makes the file. Raises ConfigError when it is no such database."""
+        if _is_empty(path):
+            raise ConfigError(f"{path} is empty, so it was cut", todo=_REMEDY)
         connection = aiosqlite.connect(path, isolation_level=None)
         try:
             await connection
+            await _check_pages(path, connection)
             await connection.execute("PRAGMA journal_mode = WAL")
             await connection.execute("PRAGMA synchronous = FULL")
             await connection.executescript(_SCHEMA)
@@ -86,9 +102,13 @@ class UpstreamStore:
                 "SELECT 1 FROM sqlite_master WHERE name = 'ddl_jobs'"
             ):
                 await connection.executescript(_BEFORE)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:  # an error's words may be no text
             await connection.close()
-            raise ConfigError(f"{path}: cannot be opened as a database: {error}") from error
+            reason = f"{path}: cannot be opened as a database: {error}"
+            raise ConfigError(reason, todo=_REMEDY) from error
+        except ConfigError:
+            await connection.close()
+            raise
         return cls(path, connection)
 
     @property
@@ -106,25 +126,31 @@ class UpstreamStore:
         """An unsigned number kept under a name."""
         with self._translated():
             rows = await self._connection.execute_fetchall(
-                "SELECT value FROM facts WHERE name = ?", (name,)
+                "SELECT value FROM facts WHERE name IN (?, ?)", (name, name + _COPY)
             )
-        return next((_unsigned(row[0]) for row in rows), None)
+        found = {int(value) for (value,) in rows}
+        if len(found) > 1:
+            numbers = " and ".join(str(_unsigned(each)) for each in sorted(found))
+            raise Corrupt(f"{self._path}: {name} is two numbers: {numbers}", todo=_REMEDY)
+        return next((_unsigned(each) for each in found), None)
 
     async def put_fact(self, name: str, value: int) -> None:
         """Sets it."""
         with self._translated():
             await self._connection.execute(
-                "INSERT INTO facts VALUES (?, ?)"
+                "INSERT INTO facts VALUES (?1, ?3), (?2, ?3)"
                 " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, _signed(value)),
+                (name, name + _COPY, _signed(value)),
             )
 
     async def put_fact_once(self, name: str, value: int) -> int:
         """Sets it unless it is there; returns what is there now."""
         with self._translated():
             await self._connection.execute(
-                "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
-                (name, _signed(value)),
+                "INSERT INTO facts SELECT column1, column2 FROM (VALUES (?1, ?3), (?2, ?3))"
+                " WHERE NOT EXISTS (SELECT 1 FROM facts WHERE name = ?1)"
+                " ON CONFLICT (name) DO NOTHING",
+                (name, name + _COPY, _signed(value)),
             )
         kept = await self.fact(name)
         assert kept is not None, "facts are never removed"
@@ -156,7 +182,12 @@ class UpstreamStore:
         for begin in range(0, len(jobs), _ROWS_MAX):
             some = jobs[begin : begin + _ROWS_MAX]
             rows = ",".join(["(?, ?, ?, ?, ?)"] * len(some))
+            sums = ",".join(["(?, ?)"] * len(some))
             with self._translated():
+                await self._connection.execute(  # first: a job without one is believed
+                    f"INSERT OR IGNORE INTO ddl_checksums VALUES {sums}",
+                    [each for entry, raw in some for each in (entry.id, google_crc32c.value(raw))],
+                )
                 await self._connection.execute(
                     f"INSERT OR REPLACE INTO ddl_history VALUES {rows}",
                     [value for entry, raw in some for value in _row_of(entry, raw)],
@@ -173,10 +204,9 @@ class UpstreamStore:
             some = job_ids[begin : begin + _ROWS_MAX]
             with self._translated():
                 rows = await self._connection.execute_fetchall(
-                    f"SELECT id, raw FROM ddl_history WHERE id IN ({','.join('?' * len(some))})",
-                    some,
+                    f"{_JOBS} WHERE j.id IN ({','.join('?' * len(some))}) GROUP BY j.id", some
                 )
-            found.update((job_id, raw) for job_id, raw in rows)
+            found.update(_checked(self._path, rows))
         return [found[job_id] for job_id in job_ids if job_id in found]
 
     async def job_entries(self) -> list[JobEntry]:
@@ -192,7 +222,7 @@ class UpstreamStore:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except sqlite3.DatabaseError as error:
             raise UpstreamUnavailable(f"{self._path}: {error}") from error
 
 
@@ -205,10 +235,35 @@ def kept_jobs(path: Path) -> list[bytes]:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             table = "ddl_history" if "ddl_history" in tables else "ddl_jobs"  # an older binlogd's
-            rows = database.execute(f"SELECT raw FROM {table} ORDER BY id").fetchall()
-    except sqlite3.Error as error:
+            query = f"SELECT id, raw, NULL FROM {table} ORDER BY id"
+            if "ddl_checksums" in tables:
+                query = f"{_JOBS} GROUP BY j.id ORDER BY j.id"
+            damage = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if damage != "ok":
+                raise sqlite3.DatabaseError(damage)
+            rows = database.execute(query).fetchall()
+    except (sqlite3.Error, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as a database: {error}") from error
-    return [bytes(raw) for (raw,) in rows]
+    return [raw for _, raw in _checked(path, rows)]
+
+
+def _is_empty(path: Path) -> bool:
+    return path.exists() and not path.stat().st_size
+
+
+async def _check_pages(path: Path, connection: aiosqlite.Connection) -> None:
+    """SQLite's pages have no checksums; but rows that are lost leave bytes that nobody has."""
+    ((damage,),) = await connection.execute_fetchall("PRAGMA integrity_check(1)")
+    if damage != "ok":
+        raise ConfigError(f"{path}: the database is damaged: {damage}", todo=_REMEDY)
+
+
+def _checked(path: Path, rows: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
+    """Jobs by id. Raises Corrupt."""
+    for job_id, raw, known in rows:
+        if known and str(google_crc32c.value(bytes(raw))) not in known.split(","):
+            raise Corrupt(f"{path}: DDL job {job_id} does not match its checksum", todo=_REMEDY)
+        yield job_id, bytes(raw)
 
 
 def _row_of(entry: JobEntry, raw: bytes) -> tuple[int | bytes, ...]:

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import google_crc32c
 import msgspec
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -62,6 +63,8 @@ class Savepoint:
                 f"offset = {self.written.offset}",
                 f"commitTS = {self.written.commit_ts}",
             ]
+            before = "\n".join(lines).encode()
+            lines.append(f'{_CHECKSUM} = "{google_crc32c.value(before):08x}"')
         return ("\n".join(lines) + "\n").encode()
 
     @classmethod
@@ -78,6 +81,7 @@ class Savepoint:
                 f"{origin} is no savepoint of a Drainer ({error}); correct or delete it, and give"
                 " drainer.initial-commit-ts"
             ) from error
+        _check_whole(text, stored.written, origin)
         checkpoint = Checkpoint(
             Tso(stored.commit_ts), stored.consistent, stored.schema_version, stored.ts_map
         )
@@ -88,6 +92,7 @@ class _StoredWritten(msgspec.Struct):
     file: str
     offset: int
     commit_ts: int = msgspec.field(name="commitTS", default=NO_TS)
+    checksum: str = ""
 
     def value(self) -> DurableUpTo:
         return DurableUpTo(self.file, self.offset, Tso(self.commit_ts))
@@ -99,6 +104,23 @@ class _Stored(msgspec.Struct):
     schema_version: int = msgspec.field(name="schema-version", default=0)
     ts_map: dict[str, int] = msgspec.field(name="ts-map", default_factory=dict)
     written: _StoredWritten | None = None
+
+
+_CHECKSUM = "checksum"
+"""The last key of `[written]`: the CRC-32C of all before its line."""
+
+
+def _check_whole(text: bytes, written: _StoredWritten | None, origin: str) -> None:
+    """One bit makes another number of a number. Raises ConfigError."""
+    before, found, _ = text.rpartition(f"\n{_CHECKSUM} = ".encode())
+    told = written.checksum if written is not None else ""
+    if not text.endswith(b"\n") or (
+        told and (not found or told != f"{google_crc32c.value(before):08x}")
+    ):
+        raise ConfigError(
+            f"{origin} is not as it was written: it was cut, its checksum does not match, or"
+            " somebody changed it; if that was meant, remove its table [written]"
+        )
 
 
 _TOML_LINE = re.compile(r"\s*([\w\"'.-]+\s*=.*|\[[^\]]+\]|#.*|)\s*")

@@ -186,6 +186,8 @@ def _compressed(path: Path) -> Path | None:
 def _compressed_records(path: Path) -> Iterator[Record]:
     """A file is compressed when it is whole: nothing in it may be unfinished."""
     at = 0
+    if not path.stat().st_size:  # gzip takes it for the end of the one before
+        raise CorruptRelay(path, 0, "the compressed file is empty")
     with gzip.open(path, "rb") as stream:
         steps = scan(FRAMING, size=None, chunk_bytes=CHUNK_BYTES)
         reading = Reading(steps, of_forward(stream.read))

@@ -40,6 +40,7 @@ from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_messa
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptPayload, CorruptRelay, CorruptRow, LogFailed, RowMismatch
 from binlogd.host.disk import let_go
+from binlogd.log.checked_text import TEXT_BYTES_MAX, checksummed, text_in
 from binlogd.log.drive import Reading, of_bytes
 from binlogd.log.scan import Ending, scan
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
@@ -127,8 +128,9 @@ class OriginalRelay:
     async def _stored_base(self, sizes: dict[str, int]) -> Tso:
         """Without the file it is the original's log: it holds what follows its first record."""
         if BASE_NAME in sizes:
-            (text,) = await self._disk.read(self._directory / BASE_NAME, [(0, sizes[BASE_NAME])])
-            return Tso(int(text)) if text.strip().isdigit() else NO_TS
+            path = self._directory / BASE_NAME
+            (line,) = await self._disk.read(path, [(0, TEXT_BYTES_MAX)])
+            return base_in(path, line)
         return next((each.first_ts for each in self._files if each.first_ts is not None), NO_TS)
 
     async def _cut_tail(self) -> Tso:
@@ -240,7 +242,7 @@ class OriginalRelay:
         return removed
 
     async def _set_base(self, base_ts: Tso) -> None:
-        await self._disk.write_whole(self._directory / BASE_NAME, b"%d\n" % base_ts)
+        await self._disk.write_whole(self._directory / BASE_NAME, checksummed(b"%d" % base_ts))
         self._base_ts = base_ts
 
     async def close(self) -> None:
@@ -284,3 +286,12 @@ def whole_records(path: Path, data: bytes, *, is_newest: bool) -> Iterator[Recor
     is_torn = end.ending is Ending.TORN or data.endswith(unwritten)
     if end.ending is not Ending.WHOLE and not (is_newest and is_torn):
         raise CorruptRelay(path, end.offset, end.reason)
+
+
+def base_in(path: Path, line: bytes) -> Tso:
+    """Above which commit_ts a log is complete, of its file. Raises CorruptRelay."""
+    try:
+        return Tso(int(text_in(line)))
+    except ValueError as error:
+        todo = "write the commit_ts into it from which the log is complete, as a line"
+        raise CorruptRelay(path, 0, f"it holds no timestamp: {error}", todo=todo) from error

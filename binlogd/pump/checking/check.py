@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -322,7 +322,7 @@ class _ShardCheck:
                 fid, offset = unfiled.pointer
                 what = f"no row in {self._index_path.name}: {unfiled.key}"
                 self._find("index", self._path(fid), what, offset)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
             self._gave_up(error)
 
     async def _check_rows(self, first_fid: FileId) -> None:
@@ -330,16 +330,17 @@ class _ShardCheck:
             return
         try:
             self.report.index_rows = await self._audit.row_count(first_fid)
-            async for rows in self._audit.rows_without_record(first_fid):
-                for row in rows:
-                    await self._check_row(row)
+            async with aclosing(self._audit.rows_without_record(first_fid)) as pieces:
+                async for rows in pieces:
+                    for row in rows:
+                        await self._check_row(row)
             for name, count in sorted(self._nowhere.items()):
                 what = f"rows that lead to {name}, which is not there: {count}"
                 self._find("index", self._index_path, what)
             for start_ts in await self._audit.rollbacks_without_record(first_fid):
                 what = f"rollbacks {start_ts}: the log has no such record"
                 self._find("index", self._index_path, what)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
             self._gave_up(error)
 
     async def _check_row(self, row: Row) -> None:
@@ -367,7 +368,7 @@ class _ShardCheck:
         found = (entry.tp, entry.start_ts, entry.commit_ts)
         return "" if found == row.head else f"the record there is {found}"
 
-    def _gave_up(self, error: sqlite3.Error) -> None:
+    def _gave_up(self, error: Exception) -> None:
         self._find("index", self._index_path, str(error))
         self._audit = None
 

@@ -6,7 +6,7 @@ count is kept. Reads the database as it is and changes nothing in it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,9 +152,9 @@ class IndexAudit:
         ]
         return sum(int(count) for ((count,),) in counts)
 
-    async def rows_without_record(self, first_fid: FileId) -> AsyncIterator[list[Row]]:
+    async def rows_without_record(self, first_fid: FileId) -> AsyncGenerator[list[Row], None]:
         """After all records: the rows among which are those that lead to none, to be looked at one
-        by one; nothing when every row was met. Raises sqlite3.Error."""
+        by one; nothing when every row was met. Raises sqlite3.Error, ValueError."""
         for kind, query in _ROWS.items():
             table = _TABLES[kind]
             ((count,),) = await self._all(
@@ -164,6 +164,8 @@ class IndexAudit:
                 continue
             async with self._connection.execute(query, (first_fid,)) as cursor:
                 while rows := list(await cursor.fetchmany(_PIECE)):  # ends with the table
+                    if not all(isinstance(each, int) for row in rows for each in row):
+                        raise ValueError(f"{table} has a row that is no row of numbers")
                     yield [
                         Row(table, Tso(ts), Tso(start), Place(FileId(fid), offset, length))
                         for ts, start, fid, offset, length in rows

@@ -24,18 +24,21 @@ import aiosqlite
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
+from binlogd.log import tally
 from binlogd.log.index_file import (
     FORMAT,
     MARKS_QUERY,
     SEGMENTS_QUERY,
     Marks,
     Segment,
+    is_damage,
+    mark_rows,
     marks_of,
     segments_of,
 )
-from binlogd.log.pointer import FileId, Place
+from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.pump.log.entry import Entry
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -105,6 +108,8 @@ class SqliteIndex:
         self._writer = writer
         self._reader = reader
         self._writing = asyncio.Lock()
+        self._tally: tally.Tally | None = None
+        self._compared_from = MAX_TS
         self.damage: str | None = None
         self._on_damage: Callable[[], None] | None = None
 
@@ -121,7 +126,7 @@ class SqliteIndex:
                     "wal_autocheckpoint = 4000",
                 ):
                     await (await writer.execute(f"PRAGMA {pragma}")).close()
-                await writer.executescript(_SCHEMA)
+                await writer.executescript(_SCHEMA + tally.SCHEMA)
                 await _check_format(path, writer)
             reader = await _connect(path, busy_timeout_s)
         except BaseException:
@@ -179,15 +184,22 @@ class SqliteIndex:
                 "INSERT OR REPLACE INTO late VALUES (?,?,?,?,?)",
                 [(each.commit_ts, each.start_ts, *each.place) for each in late],
             ),
-            (_MARKS_SAVED, [] if marks is None else _mark_rows(marks)),
+            (_MARKS_SAVED, [] if marks is None else mark_rows(marks)),
         ]
+        now = self._tally
+        if entries:
+            begin = ValuePointer(entries[0].fid, entries[0].offset)
+            now = tally.tally_with(now, begin, entries[-1].end, commits)
+            statements.append((tally.SAVED, [now] if now.commits else []))
         await self._transact(statements, is_durable=is_durable or bool(late))
+        self._tally = now
 
     async def forget_segments(self, fids: Sequence[FileId], *, marks: Marks) -> None:
         """Takes segments out, durably, before their files are deleted. Raises as `put` does."""
         statements: list[_Statement] = [
             ("DELETE FROM segments WHERE fid = ?", [(fid,) for fid in fids]),
-            (_MARKS_SAVED, _mark_rows(marks)),
+            (tally.FORGOTTEN, [(marks.first_fid,)]),
+            (_MARKS_SAVED, mark_rows(marks)),
         ]
         await self._transact(statements, is_durable=True)
 
@@ -219,7 +231,7 @@ class SqliteIndex:
 
     async def late(self) -> LateKept:
         """The late commits that nobody has decided about."""
-        rows = await self._all("SELECT * FROM late ORDER BY commit_ts LIMIT ?", (LATE_MAX,))
+        rows = await self._rows("SELECT * FROM late ORDER BY commit_ts LIMIT ?", (LATE_MAX,))
         count = (await self._all("SELECT count(*) FROM late"))[0][0]
         return LateKept([LateRow(ts, of, Place(*place)) for ts, of, *place in rows], count)
 
@@ -232,7 +244,10 @@ class SqliteIndex:
 
     async def segments(self) -> list[Segment]:
         """The segments it remembers, oldest first."""
-        return segments_of(await self._all(SEGMENTS_QUERY))
+        try:
+            return segments_of(await self._all(SEGMENTS_QUERY))
+        except ValueError as error:
+            raise CorruptIndex(self.path, str(error)) from error
 
     async def commits_after(self, after: Tso, *, upto: Tso, limit: int) -> list[FoundCommit]:
         """Commits and fakes with after < commit_ts <= upto, in order, the first `limit`."""
@@ -244,15 +259,26 @@ class SqliteIndex:
                 None if of_fid is None else Place(of_fid, of_offset, of_length),
             )
             for commit_ts, start_ts, fid, offset, length, of_fid, of_offset, of_length in (
-                await self._all(_COMMITS_AFTER, (after, upto, limit))
+                await self._rows(_COMMITS_AFTER, (after, upto, limit))
             )
         ]
+
+    async def doubtful(self, after: Tso) -> list[tally.Tally]:
+        """The stretches of the log with commits behind `after` that do not hold what was filed of
+        them. What was compared once is not compared again, unless `compared` was never told."""
+        if after >= self._compared_from:
+            return []
+        return [tally.Tally(*row) for row in await self._all(tally.UNFIT, (after, MAX_TS))]
+
+    def compared(self, after: Tso) -> None:
+        """Every stretch behind `after` has what the log has."""
+        self._compared_from = min(self._compared_from, after)
 
     async def prewrites(self, start_ts: Sequence[Tso]) -> dict[Tso, Place]:
         """Where the prewrites of these transactions stand, as far as they are filed."""
         found = {}
         for some in _pieces(start_ts):
-            rows = await self._all(
+            rows = await self._rows(
                 "SELECT start_ts, fid, offset, length FROM prewrites"
                 f" WHERE start_ts IN ({_marks(some)})",
                 some,
@@ -280,6 +306,16 @@ class SqliteIndex:
                 "SELECT 1 FROM commits WHERE commit_ts = ? AND start_ts = ?", (commit_ts, start_ts)
             )
         )
+
+    async def _rows(self, query: str, arguments: Sequence[object]) -> list[Any]:
+        """Rows of timestamps and places."""
+        rows = await self._all(query, arguments)
+        for row in rows:
+            for each in row:
+                if each is not None and (type(each) is not int or each < 0):
+                    with self._guarded():
+                        raise CorruptIndex(self.path, f"a row of it makes no sense: {row}")
+        return rows
 
     async def _all(self, query: str, arguments: Sequence[object] = ()) -> list[Any]:
         with self._guarded():
@@ -354,10 +390,12 @@ class _Translated:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, sqlite3.OperationalError):
-            raise IndexUnavailable(self._path, str(error)) from error
-        if isinstance(error, sqlite3.DatabaseError):
+        if error is None:
+            return
+        if is_damage(error):
             raise CorruptIndex(self._path, str(error)) from error
+        if isinstance(error, sqlite3.Error):
+            raise IndexUnavailable(self._path, str(error)) from error
 
 
 async def _connect(path: Path, busy_timeout_s: float) -> aiosqlite.Connection:
@@ -378,9 +416,9 @@ async def _check_format(path: Path, writer: aiosqlite.Connection) -> None:
 
 def _rows(
     entries: Sequence[Entry],
-) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]], list[tuple[object, ...]]]:
+) -> tuple[list[tuple[object, ...]], list[tally.CommitRow], list[tuple[object, ...]]]:
     prewrites: list[tuple[object, ...]] = []
-    commits: list[tuple[object, ...]] = []
+    commits: list[tally.CommitRow] = []
     rollbacks: list[tuple[object, ...]] = []
     prewrite = BinlogType.PREWRITE.value
     for each in entries:
@@ -402,17 +440,6 @@ def _segment_row(segment: Segment) -> tuple[object, ...]:
         segment.needed_ts,
         segment.checksum,
     )
-
-
-def _mark_rows(marks: Marks) -> list[tuple[object, ...]]:
-    return [
-        ("head_pointer", marks.head.encode()),
-        ("handle_pointer", marks.handle.encode()),
-        ("max_commit_ts", marks.max_commit_ts),
-        ("gc_ts", marks.gc_ts),
-        ("first_fid", marks.first_fid),
-        ("boot_id", marks.boot_id),
-    ]
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -14,13 +14,14 @@ over a commit whose prewrite is missing; here that ends the pull with an error).
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TypeVar
 
 import structlog
 
-from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import Behind, CorruptRecord
 from binlogd.log.pointer import Place
 from binlogd.log.record import HEADER_BYTES
@@ -244,6 +245,7 @@ class ShardSource:
     async def _found(self, after: Tso, upto: Tso) -> tuple[list[FoundCommit], Tso]:
         """The next commits within the limits, and how far they reach; those of one commit_ts
         stay together."""
+        await self._check_filed(after)
         limit = self._options.commits_max
         while True:  # ends: the limit doubles until it holds all commits of one timestamp
             found = await self._shard.index.commits_after(after, upto=upto, limit=limit)
@@ -257,6 +259,22 @@ class ShardSource:
             limit *= 2
         self._check_not_gone(after)  # what was deleted meanwhile was perhaps not found for that
         return self._cut(found, [_whole_bytes(each) for each in found], upto)
+
+    async def _check_filed(self, after: Tso) -> None:
+        """Raises IndexUnavailable where the index lacks commits behind `after` that were filed."""
+        index = self._shard.index
+        for stretch in await index.doubtful(after):
+            async with aclosing(self._shard.log.scan(stretch.begin)) as batches:
+                async for records in batches:
+                    for pointer, payload in records:
+                        tp, start_ts, commit_ts, _ = peek.peek(payload)
+                        if tp == BinlogType.PREWRITE or not commit_ts or pointer >= stretch.end:
+                            continue
+                        if not await index.has_commit(Tso(commit_ts), Tso(start_ts)):
+                            raise index.found_damage(f"it lacks the commit at {commit_ts}")
+                    if records[-1][0] >= stretch.end:
+                        break
+        index.compared(after)
 
     def _cut(
         self, commits: list[AnyCommit], sizes: Sequence[int], reached: Tso

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from binlogd.archive.store import ArchiveStore
-from binlogd.errors import ConfigError, GaveUp
+from binlogd.errors import ConfigError, Corrupt, GaveUp
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.spec import DoubtfulRows, TypeOptions
@@ -143,12 +143,15 @@ class LakeManifest:
         self.store = ArchiveStore.open(place.url, what="lake")
 
     def read(self) -> LakeTables:
-        """What stands there; nothing where nothing was written yet. Raises ConfigError."""
+        """What stands there; nothing where nothing was written yet. Raises ConfigError, Corrupt."""
         try:
             content = self.store.read(TABLES_NAME)
         except FileNotFoundError:
             return LakeTables(0, {}, self._place.kind)
-        found = msgspec.json.decode(content, type=LakeTables)
+        try:
+            found = msgspec.json.decode(content, type=LakeTables)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise Corrupt(f"{self._place.shown}/{TABLES_NAME}: {error}") from error
         if found.format != self._place.kind:
             raise ConfigError(
                 f"{self._place.shown} is a lake of {found.format}: --into"

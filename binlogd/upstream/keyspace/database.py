@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
+
+import google_crc32c
 
 from binlogd.ports import NodeStatus
 from binlogd.upstream.entry import entry_json, node_key
@@ -35,6 +38,10 @@ _SCHEMA = """
         PRIMARY KEY (mod_revision, sub)
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS keyspace_keys ON keyspace (key, mod_revision);
+    CREATE TABLE IF NOT EXISTS keyspace_checksums (
+        mod_revision INTEGER NOT NULL, sub INTEGER NOT NULL, checksum INTEGER NOT NULL,
+        PRIMARY KEY (mod_revision, sub)
+    ) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS keyspace_leases (id INTEGER PRIMARY KEY, ttl INTEGER NOT NULL);
     CREATE TABLE IF NOT EXISTS keyspace_marks (
         name TEXT PRIMARY KEY, value INTEGER NOT NULL
@@ -102,16 +109,21 @@ class KeyspaceDatabase:
             return None
         since = after if now_compacted == compacted else 0
         rows = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM keyspace WHERE mod_revision > ? ORDER BY mod_revision, sub",
+            f"SELECT checksum, {_COLUMNS} FROM keyspace LEFT JOIN keyspace_checksums"
+            " USING (mod_revision, sub) WHERE mod_revision > ? ORDER BY mod_revision, sub",
             (since,),
         )
-        return Content(revision, now_compacted, [KeyVersion(*row) for row in rows])
+        return Content(revision, now_compacted, [_checked(*row) for row in rows])
 
     def add(self, versions: Sequence[KeyVersion], revision: int) -> None:
         """Adds the changes of a revision. In a transaction that has read all before it."""
         self._connection.executemany(
             f"INSERT INTO keyspace (sub, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(sub, *astuple(version)) for sub, version in enumerate(versions)],
+        )
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO keyspace_checksums VALUES (?, ?, ?)",
+            [(each.mod_revision, sub, _sum_of(each)) for sub, each in enumerate(versions)],
         )
         self._put_mark("revision", revision)
 
@@ -122,6 +134,12 @@ class KeyspaceDatabase:
             "  SELECT 1 FROM keyspace AS newer WHERE newer.key = keyspace.key"
             "  AND newer.mod_revision > keyspace.mod_revision AND newer.mod_revision <= ?))",
             (revision, revision),
+        )
+        self._connection.execute(
+            "DELETE FROM keyspace_checksums WHERE mod_revision <= ? AND NOT EXISTS ("
+            "  SELECT 1 FROM keyspace AS k WHERE k.mod_revision = keyspace_checksums.mod_revision"
+            "  AND k.sub = keyspace_checksums.sub)",
+            (revision,),
         )
         self._put_mark("compacted", revision)
 
@@ -152,16 +170,33 @@ class KeyspaceDatabase:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
+    if path.exists() and not path.stat().st_size:
+        raise sqlite3.DatabaseError("it is empty, so it was cut")
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(_SCHEMA)
+        damage = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if damage != "ok":
+            raise sqlite3.DatabaseError(damage)
         _take_over(connection)
-    except sqlite3.Error:
+    except (sqlite3.Error, ValueError):
         connection.close()
         raise
     return connection
+
+
+def _checked(checksum: int | None, *row: Any) -> KeyVersion:
+    """Raises sqlite3.DatabaseError for one that is not as it was added."""
+    version = KeyVersion(*row)
+    if checksum not in (None, _sum_of(version)):
+        raise sqlite3.DatabaseError(f"the key {version.key!r} does not match its checksum")
+    return version
+
+
+def _sum_of(version: KeyVersion) -> int:
+    return int(google_crc32c.value(repr(astuple(version)).encode()))
 
 
 def _take_over(connection: sqlite3.Connection) -> None:

@@ -111,7 +111,7 @@ class KeyspaceStore:
         store = cls(path, random, limits or KeyspaceLimits())
         try:
             await store._thread.run(store._open)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:  # an error's words may be no text
             store._thread.close()
             raise ConfigError(f"{path}: cannot be opened as a database: {error}") from error
         return store

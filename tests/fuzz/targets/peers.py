@@ -47,11 +47,8 @@ def run(data: bytes) -> None:
     if not data:
         return
     kind, raw = _KINDS[data[0] % len(_KINDS)], data[1:]
-    try:
-        found = understood(kind(), raw)
-        bytes(found)
-    except ConnectionError:
-        pass
+    with contextlib.suppress(ConnectionError):
+        understood(kind(), raw)
     with contextlib.suppress(GRPCError):
         parsed(kind, raw)
     try:

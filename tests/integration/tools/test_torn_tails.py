@@ -20,6 +20,7 @@ from binlogd.drainer.messages.pb_write import ddl_binlog
 from binlogd.errors import Corrupt, CorruptRecord, CorruptRelay
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
+from binlogd.log.checked_text import checksummed_json
 from binlogd.log.directory import data_directory, pump_directory, segment_file
 from binlogd.log.pointer import FIRST
 from binlogd.pump.checking.check import check
@@ -205,9 +206,10 @@ def test_a_segment_that_was_archived_short_is_found(tmp_path: Path) -> None:
     assert told_short.startswith(f": {TRANSACTIONS - 1}")
     for path in (whole / "catalog.json", whole / "shard-0" / "000000.json"):
         text = path.read_text()
-        count = f'"transactions": {TRANSACTIONS}' if ": " in text[:20] else '"transactions":4'
+        count = f'"transactions": {TRANSACTIONS}' if '": 1' in text else '"transactions":4'
         assert count in text
-        path.write_text(text.replace(count, count[:-1] + str(TRANSACTIONS - 1)))
+        changed = text.replace(count, count[:-1] + str(TRANSACTIONS - 1)).partition(",")[2]
+        path.write_bytes(checksummed_json(b"{" + changed.encode()))  # as a bad writer would
     (problem,) = verify(str(whole)).problems
     assert "holds 4 commits, its index tells 3: it was archived short" in problem
 

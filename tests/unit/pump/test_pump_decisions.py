@@ -46,15 +46,18 @@ def test_routes_are_pinned() -> None:
     """Data directories depend on them."""
     base, old, new = compose(1_700_000_000_000), Routing.from_bytes(b"4\n"), Routing(4)
     assert old == Routing(4, window_bits=0)
-    assert new.to_bytes() == b"4 24\n"
+    assert new.to_bytes() == b"4 24 #7c32d855\n"
     assert [old.shard_of(Tso(base + step)) for step in range(8)] == [2, 0, 3, 1, 0, 2, 1, 3]
     windows = [Tso(base + (step << 24)) for step in range(8)]
     assert [new.shard_of(ts) for ts in windows] == [0, 3, 1, 0, 2, 1, 3, 1]
 
 
-@pytest.mark.parametrize("content", [b"", b"0", b"four", b"4 64", b"4 -1", b"4 24 1", b"-4"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"0\n", b"four\n", b"4 64\n", b"4 -1\n", b"4 24 1\n", b"4 24", b"4 24 #7c32d854\n"],
+)
 def test_what_is_no_routing_is_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"routing|invalid literal"):
+    with pytest.raises(ValueError, match=r"routing|invalid literal|as a line|checksum"):
         Routing.from_bytes(content)
 
 
