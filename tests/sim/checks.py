@@ -100,10 +100,12 @@ class Checks:
         self._commits_seen = len(commits)
 
     def _upstream(self, commits: Sequence[Tso]) -> list[Tso]:
-        """What commits there are, in order; a DDL that changes nothing need not be applied."""
+        """What commits there are, in order; one that changes nothing need not be applied."""
         ledger, applied = self._tidb.ledger, set(commits)
         return sorted(
-            ts for ts in ledger.committed.values() if ts in applied or ts not in ledger.ddl
+            ts
+            for ts in ledger.committed.values()
+            if ts in applied or ts not in ledger.perhaps_unseen
         )
 
     def saved(self, checkpoint: Checkpoint) -> None:

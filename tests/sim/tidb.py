@@ -65,8 +65,9 @@ class Ledger:
     """By start_ts of a prewrite, which Pump took it; others may have it too."""
     committed: dict[Tso, Tso] = field(default_factory=dict)
     """commit_ts by start_ts, DDL too."""
-    ddl: set[Tso] = field(default_factory=set)
-    """commit_ts of those: one that was rolled back, or is only announced, changes nothing."""
+    perhaps_unseen: set[Tso] = field(default_factory=set)
+    """commit_ts of what may change nothing: a DDL that was rolled back or is only announced, and
+    rows of tables that were gone by then."""
     rolled_back: set[Tso] = field(default_factory=set)
     refused: int = 0
 
@@ -114,7 +115,7 @@ class _LiveTimeline(Timeline):
     def commit(self, fate: Fate, key: bytes, *, ddl: DdlMark | None = None) -> None:
         self._tikv.commit(fate.start_ts, fate.commit_ts)
         self._ledger.committed[fate.start_ts] = fate.commit_ts
-        self._ledger.ddl.add(fate.commit_ts)
+        self._ledger.perhaps_unseen.add(fate.commit_ts)
         super().commit(fate, key, ddl=ddl)
 
 
@@ -276,6 +277,8 @@ class Tidb:
     def _commit(self, start_ts: Tso, commit_ts: Tso, draft: Draft) -> None:
         self._tikv.commit(start_ts, commit_ts)
         self.ledger.committed[start_ts] = commit_ts
+        if not any(map(self._store.exists, draft.changes())):
+            self.ledger.perhaps_unseen.add(commit_ts)
         self.model.write(commit_ts, draft.changes())
         draft.commit()
 
