@@ -221,7 +221,7 @@ async def test_members_come_and_go_for_good_and_so_do_pumps(
             third.start(is_ready=False)
             await pulls(drainer, first="online", second="online", third="online")
             await until(third, lambda now: now["state"] == "online")
-            await ctl(first, "offline-pump", "third")
+            await ctl(third, "offline-pump", "third")  # a node knows its own token alone
             assert await asyncio.to_thread(third.end) == 0
             await pulls(drainer, first="online", second="online")
             for node in early:  # every one of them knows the new members
