@@ -13,7 +13,7 @@ SEED ?= 1
 WORKERS ?= 4
 SECONDS ?= 600
 # of the simulation, for each planted bug; and how many bugs at a time
-MUTANT_SEEDS ?= 0
+MUTANT_SEEDS ?= 1000
 MUTANT_JOBS ?= 2
 MINUTES ?= 60
 # the tests start some hundreds of processes: none of them compiles what another has compiled
