@@ -7,13 +7,17 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.txn import Dml
+from tests.integration.drainer.test_debezium_avro import Reader
 from tests.support.appliance import Appliance, killed_at_random
-from tests.support.kafka import PASSWORD, USER, Kafka
+from tests.support.kafka import PASSWORD, USER, Kafka, read_committed
 from tests.support.recordings_reader import RECORDINGS, history, info
 from tests.support.replay import translated
+from tests.support.schema_registry import SmallRegistry
 from tests.workload.recording import feed_recording
 
 
@@ -45,6 +49,41 @@ def test_each_row_is_there_once_whatever_is_killed(tmp_path: Path, kafka: Kafka)
     assert sent == rows_by_commit_ts("keys")
     progress = kafka.read(f"binlogd_progress_{info(recording)['cluster_id']}")
     assert json.loads(progress[-1].value)["commit-ts"] >= max(sent)
+
+
+@pytest.mark.soak
+async def test_a_registry_that_is_away_is_a_problem_and_loses_nothing(
+    tmp_path: Path, kafka: Kafka
+) -> None:
+    registry, recording = SmallRegistry(), RECORDINGS / "keys"
+    async with registry.serving():
+        syncer = (
+            '[syncer]\ndb-type = "kafka"\nsync-ddl = false\n[syncer.to]\n'
+            f'kafka-addrs = "{kafka.address}"\ntopic-name = "away.{{schema}}.{{table}}"\n'
+            f'protocol = "debezium-avro"\nschema-registry = "{registry.url}"\n'
+        )
+        appliance = Appliance(tmp_path, history=history(recording), syncer=syncer)
+        try:
+            await asyncio.to_thread(appliance.start)
+            registry.fails_with = 503
+            await feed_recording(recording, appliance.target)
+            seen = await asyncio.to_thread(
+                appliance.wait, lambda status: status["drainer"]["state"] == "retrying"
+            )
+            failure = seen["drainer"]["failure"]
+            assert failure["kind"] == "DownstreamUnavailable"
+            assert f"the schema registry at {registry.url}" in failure["told"]
+            registry.fails_with = 0
+            await asyncio.to_thread(appliance.wait_until_applied, 0)
+            assert await asyncio.to_thread(appliance.stop) == 0
+        finally:
+            appliance.close()
+    reader, sent = Reader(registry), Counter[int]()
+    for topic in {each.removesuffix("-value") for each in registry.posted if "-value" in each}:
+        for message in await read_committed(kafka.address, topic):
+            if message.value is not None:
+                sent[reader.read(message.value)["source"]["commit_ts"]] += 1
+    assert sent == rows_by_commit_ts("keys")
 
 
 def rows_by_commit_ts(name: str) -> Counter[int]:
