@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 ANY_NAME = "*"
 """Among the allowed names: whatever the CA has signed."""
-_PROTOCOLS = ["h2", "http/1.1"]
+_PROTOCOLS = ["http/1.1", "h2"]  # the port chooses the first that is offered; h2 is gRPC's
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -144,7 +144,7 @@ class ClientTls(_Followed):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self._is_grpc:
-            context.set_alpn_protocols(_PROTOCOLS[:1])
+            context.set_alpn_protocols(_PROTOCOLS[1:])
         self.files.load_into(context)
         return context
 

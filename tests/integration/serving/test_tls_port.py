@@ -145,6 +145,21 @@ async def test_both_protocols_are_offered_by_alpn(authority: Authority) -> None:
 
 
 @on_uvloop
+async def test_who_speaks_both_is_answered_what_it_asks_by_http(authority: Authority) -> None:
+    """A browser, Prometheus, curl and a kubelet offer both, HTTP/2 first; a gRPC client does not."""
+    async with serving(authority.files(authority.issue("server"))) as port:
+        context = ClientTls(authority.files()).fresh()
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        reader, writer = await asyncio.open_connection("localhost", port.number, ssl=context)
+        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+        writer.write(b"GET /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 60)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.endswith(b"hello")
+        writer.close()
+
+
+@on_uvloop
 async def test_who_speaks_no_tls_or_does_not_trust_us_gets_nothing(
     authority: Authority, tmp_path: Path
 ) -> None:
