@@ -28,6 +28,7 @@ import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.errors import Corrupt, LogFailed
+from binlogd.host.disk import opened_again
 from binlogd.log import record
 from binlogd.ports import AppendFile, Disk
 from binlogd.tidb.model import Job, job_from_json
@@ -194,7 +195,7 @@ class SchemaLog:
         if split.consumed < len(data):
             log.warning("schema_log_tail_cut", path=str(path), offset=split.consumed)
             await self._disk.truncate(path, split.consumed)
-        self._file = await self._disk.open_append(path, create=False)
+        self._file = await opened_again(self._disk, path)
         self._snapshot_bytes = sum(record.HEADER_BYTES + len(each) for each in payloads[:2])
         self._last_ts = Tso(max((event.commit_ts for event in events), default=base_ts))
         log.info(

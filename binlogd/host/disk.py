@@ -23,7 +23,7 @@ import google_crc32c
 
 from binlogd.errors import ConfigError
 from binlogd.host.threads import Threads
-from binlogd.ports import AppendFile, DiskLock, Space
+from binlogd.ports import AppendFile, Disk, DiskLock, Space
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
@@ -204,6 +204,19 @@ class PosixLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             _close(descriptor)
+
+
+async def opened_again(disk: Disk, path: Path) -> AppendFile:
+    """The newest file of a log, to append to. It is durable with its name, as a process that died
+    between write and sync left it to the page cache alone."""
+    file = await disk.open_append(path, create=False)
+    try:
+        await file.append([], sync=True)
+        await disk.sync_directory(path.parent)
+    except BaseException:
+        await file.close()
+        raise
+    return file
 
 
 async def let_go(file: AppendFile | None, lock: DiskLock | None) -> None:

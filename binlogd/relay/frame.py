@@ -6,10 +6,11 @@ offset it stands. A length is believed only after the head's checksum, and used 
 compared with the bytes that are there.
 
 A group frame is one fsync: it is whole, or nobody was told of it. So only the last frame of the
-last file may be torn, and two signs of a torn frame are accepted: the file ends inside it, or the
-file ends with zeros (pages that were never written; no frame ends with that many). Everything else
-that does not verify is damage. Who goes on writing accepts any last frame as torn, since the
-upstream sends again what it held. Layout: docs/FORMAT.md, "Relay log".
+last file may be torn, and two signs of a torn frame are accepted: the file ends inside it, or some
+sector from its begin on or the end of the file has nothing but zeros, as what was not written when
+the power failed, and no frame of this file stands behind it. Everything else that does not verify
+is damage. Who goes on writing accepts any last frame as torn, since the upstream sends again what it
+held. Layout: docs/FORMAT.md, "Relay log".
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import mmap
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import google_crc32c
@@ -34,6 +36,8 @@ _LARGE_BYTES = 1 << 20
 _ENTRY_PART_BYTES_MAX = (1 << 32) - 1
 UNWRITTEN_BYTES = 64
 """A file that ends with this many zeros ends with a page that never reached the disk."""
+_SECTOR_BYTES = 512
+"""What a disk writes at once; the sectors of one sync reach it in any order."""
 
 
 Whole = bytes | mmap.mmap
@@ -131,14 +135,18 @@ def decode_entries(body: bytes) -> list[RelayEntry]:
     return entries
 
 
+def _head(data: Whole, offset: int) -> tuple[int, int, int, int, int, int] | None:
+    """The checksum of the body, kind, file, place, commit_ts and size, where a head stands there
+    that matches its own checksum."""
+    magic, head_sum, *fields = HEAD.unpack_from(data, offset)
+    found = google_crc32c.value(data[offset + _CHECKED_FROM : offset + HEAD.size])
+    return tuple(fields) if (magic, head_sum) == (MAGIC, found) else None
+
+
 def head_size(head: bytes) -> int:
     """The length of the frame whose head this is; that of a head alone if the head is damaged."""
-    if len(head) < HEAD.size:
-        return HEAD.size
-    magic, checksum, *_, size = HEAD.unpack_from(head)
-    if magic != MAGIC or checksum != google_crc32c.value(head[_CHECKED_FROM : HEAD.size]):
-        return HEAD.size
-    return HEAD.size + int(size)
+    fields = _head(head, 0) if len(head) >= HEAD.size else None
+    return HEAD.size if fields is None else HEAD.size + fields[-1]
 
 
 def read_frame(data: Whole, at: RelayPos) -> Frame | Torn | Damaged:
@@ -146,41 +154,44 @@ def read_frame(data: Whole, at: RelayPos) -> Frame | Torn | Damaged:
     offset = at.offset
     if len(data) - offset < HEAD.size:
         return Torn(offset, "the file ends inside the head of a frame")
-    magic, head_sum, body_sum, kind, suffix, own_offset, commit_ts, size = HEAD.unpack_from(
-        data, offset
-    )
-    if magic != MAGIC or head_sum != google_crc32c.value(
-        data[offset + _CHECKED_FROM : offset + HEAD.size]
-    ):
-        return _torn_or_damaged(data, offset, "the head of a frame does not match its checksum")
-    if (suffix, own_offset) != at or kind not in _KINDS:
+    head = _head(data, offset)
+    if head is None:
+        return _torn_or_damaged(data, at, "the head of a frame does not match its checksum")
+    body_sum, kind, suffix, place, commit_ts, size = head
+    if RelayPos(suffix, place) != at or kind not in _KINDS:
         return Damaged(
-            offset, f"a frame of kind {kind} that was written for file {suffix} at {own_offset}"
+            offset, f"a frame of kind {kind} that was written for file {suffix} at {place}"
         )
     begin, end = offset + HEAD.size, offset + HEAD.size + size
     if end > len(data):
         return Torn(offset, f"the file ends {end - len(data)} bytes before the end of a frame")
     body = data[begin:end]
     if google_crc32c.value(body) != body_sum:
-        return _torn_or_damaged(data, offset, "the body of a frame does not match its checksum")
+        return _torn_or_damaged(data, at, "the body of a frame does not match its checksum")
     return Frame(FrameKind(kind), Tso(commit_ts), body, end)
-
-
-def is_followed(data: Whole, at: RelayPos) -> bool:
-    """Whether a whole frame stands somewhere behind this place: then what is here was synced."""
-    offset = data.find(MAGIC, at.offset + 1)
-    while offset >= 0:
-        if isinstance(read_frame(data, at._replace(offset=offset)), Frame):
-            return True
-        offset = data.find(MAGIC, offset + 1)
-    return False
 
 
 _KINDS = frozenset(FrameKind)
 
 
-def _torn_or_damaged(data: Whole, offset: int, reason: str) -> Torn | Damaged:
-    unwritten = len(data) - max(offset, len(data) - UNWRITTEN_BYTES)
-    if data[len(data) - unwritten :] == bytes(unwritten):
-        return Torn(offset, f"{reason}, and the file ends with {unwritten} zeros")
-    return Damaged(offset, reason)
+def _torn_or_damaged(data: Whole, at: RelayPos, reason: str) -> Torn | Damaged:
+    begin, end = at.offset, len(data)
+    next_sector = begin - begin % _SECTOR_BYTES + _SECTOR_BYTES
+    borders = [begin, *range(next_sector, end, _SECTOR_BYTES), end]
+    stretches = [*pairwise(borders), (max(begin, end - UNWRITTEN_BYTES), end)]
+    unwritten = next((first for first, last in stretches if not any(data[first:last])), None)
+    if unwritten is None or is_followed(data, at):
+        return Damaged(begin, reason)
+    return Torn(begin, f"{reason}, and what belongs at offset {unwritten} was never written")
+
+
+def is_followed(data: Whole, at: RelayPos) -> bool:
+    """Whether the head of a frame of this file and its place stands somewhere behind this one: then
+    what is here was synced."""
+    offset = data.find(MAGIC, at.offset + 1)
+    while 0 <= offset <= len(data) - HEAD.size:  # ends: `offset` grows
+        head = _head(data, offset)
+        if head is not None and head[2:4] == (at.suffix, offset):
+            return True
+        offset = data.find(MAGIC, offset + 1)
+    return False

@@ -22,7 +22,7 @@ from pathlib import Path
 import structlog
 
 from binlogd.errors import CorruptRelay, LogFailed
-from binlogd.host.disk import let_go
+from binlogd.host.disk import let_go, opened_again
 from binlogd.ports import AppendFile, Disk, DiskLock
 from binlogd.relay.frame import (
     FrameKind,
@@ -103,10 +103,7 @@ class RelayWriter:
         if chain and chain[0].base_ts <= after <= last_ts:
             self._last_ts = last_ts
             newest = chain[-1]
-            self._file = await self._disk.open_append(self._path(newest.suffix), create=False)
-            # a process that died between write and sync left it to the page cache alone
-            await self._file.append([], sync=True)
-            await self._disk.sync_directory(self._directory)
+            self._file = await opened_again(self._disk, self._path(newest.suffix))
             self._offset = newest.size_bytes
             return
         self._last_ts = after

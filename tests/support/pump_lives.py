@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from binlogd.binlog import CommittedBinlog
@@ -17,9 +18,9 @@ from binlogd.pump.checking.check import check
 from binlogd.wire.peek import body
 from tests.support.pump_world import (
     BASE,
+    World,
     at,
     numbers,
-    posix_world,
     prewrite,
     pulled,
     until_released,
@@ -75,13 +76,25 @@ def _writer(strace: int) -> int:
     return int(child)
 
 
-async def everything(directory: Path, upto: int) -> list[CommittedBinlog]:
-    """What a Pump gives that finds the directory as it is; a check finds nothing wrong before."""
-    disk = PosixDisk(threads=1)
-    found = await check(directory, disk, lambda *_: None)
-    disk.close()
-    assert [each for each in found.findings if "is missing" not in each.what] == []
-    async with posix_world(directory) as world:
+class AfterBoot(PosixDisk):
+    """The same files, on a machine that has gone down meanwhile."""
+
+    def boot_id(self) -> str:
+        return "another"
+
+
+async def everything(
+    directory: Path, upto: int, disk_of: Callable[..., PosixDisk] = PosixDisk
+) -> list[CommittedBinlog]:
+    """What a Pump gives that finds the directory as it is; a check finds nothing wrong before.
+
+    After the power was lost a check may find what the next start mends.
+    """
+    with closing(disk_of(threads=4)) as disk:
+        found = await check(directory, disk, lambda *_: None)
+        findings = [each for each in found.findings if "is missing" not in each.what]
+        assert findings == [] or disk_of is not PosixDisk
+        world = World(directory, disk)
         world.fates.answers_all = RolledBack()
         async with world.pump(OPTIONS, shards=2) as pump:
             world.times.says = at(upto)
@@ -93,13 +106,26 @@ async def everything(directory: Path, upto: int) -> list[CommittedBinlog]:
 
 
 async def nothing_is_lost(directory: Path, acknowledged: Commits, *, upto: int, lives: int) -> None:
-    """Everything acknowledged is there, once and as it was written, and next to nothing else; the
-    same without the index."""
+    """`all_is_there`, and the same without the index."""
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     for path in copy.rglob("index.db*"):
         path.unlink()
-    found = await everything(directory, upto)
+    found = await all_is_there(directory, acknowledged, upto=upto, lives=lives)
+    assert await everything(copy, upto) == found
+
+
+async def all_is_there(
+    directory: Path,
+    acknowledged: Commits,
+    *,
+    upto: int,
+    lives: int,
+    disk_of: Callable[..., PosixDisk] = PosixDisk,
+) -> list[CommittedBinlog]:
+    """Everything acknowledged is there, once and as it was written, and next to nothing else.
+    Returns what is there."""
+    found = await everything(directory, upto, disk_of)
     assert len(set(numbers(found))) == len(found)
     assert set(acknowledged) <= set(numbers(found))
     assert len(found) - len(acknowledged) <= lives * WRITERS  # in flight when the process died
@@ -108,4 +134,4 @@ async def nothing_is_lost(directory: Path, acknowledged: Commits, *, upto: int, 
         number = b"%d" % (binlog.start_ts - BASE)
         assert rows == number * (len(rows) // len(number))
         assert rows in prewrite(binlog.start_ts - BASE, len(rows) // len(number))
-    assert await everything(copy, upto) == found
+    return found

@@ -106,7 +106,7 @@ class World:
     @asynccontextmanager
     async def pump(self, options: PumpOptions = ROOMY, *, shards: int = 1) -> AsyncIterator[Pump]:
         """A running Pump, closed at the end. Neighbouring transactions are in different shards."""
-        self._spread(shards)
+        spread(self.directory, shards)
         opened = await Pump.open(
             self.directory,
             shards=shards,
@@ -124,11 +124,14 @@ class World:
         finally:  # whoever failed: threads that stay keep the process
             await opened.close()
 
-    def _spread(self, shards: int) -> None:
-        path = self.directory / "pump" / SHARDS_FILE
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(Routing(shards, window_bits=0).to_bytes())
+
+def spread(directory: Path, shards: int) -> None:
+    """Makes a data directory whose neighbouring transactions are in different shards; nothing
+    happens where there is one."""
+    path = directory / "pump" / SHARDS_FILE
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(Routing(shards, window_bits=0).to_bytes())
 
 
 @asynccontextmanager

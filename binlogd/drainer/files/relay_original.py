@@ -39,7 +39,7 @@ from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_message, dml_message
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptPayload, CorruptRelay, CorruptRow, LogFailed, RowMismatch
-from binlogd.host.disk import let_go
+from binlogd.host.disk import let_go, opened_again
 from binlogd.log.checked_text import TEXT_BYTES_MAX, checksummed, text_in
 from binlogd.log.drive import Reading, of_bytes
 from binlogd.log.scan import Ending, scan
@@ -105,7 +105,7 @@ class OriginalRelay:
         self._last_ts = await self._cut_tail()
         if self._files and self._base_ts <= after <= max(self._base_ts, self._last_ts):
             newest = self._files[-1].file
-            self._file = await self._disk.open_append(self._path(newest), create=False)
+            self._file = await opened_again(self._disk, self._path(newest))
             return
         number = self._files[-1].file.number + 1 if self._files else 0
         for each in self._files:  # oldest first: a crash in between must not leave a gap

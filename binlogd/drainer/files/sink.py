@@ -2,9 +2,9 @@
 
 Invariant. The log holds every transaction up to `applied_ts()` exactly once, in commit order, and
 all of it is durable. Why it holds: a group of records is written and fsynced before `applied_ts`
-moves, and the savepoint says how far the files were durable when it was saved. After a crash
-whatever lies behind that is read again: what is torn is cut off, and transactions at or below the
-last whole one are passed over when they come again.
+moves, and the savepoint says how far the files were durable when it was saved; there is one before
+the first record. After a crash whatever lies behind that is read again: what is torn is cut off,
+and transactions at or below the last whole one are passed over when they come again.
 
 DDL may take several records of one commit_ts. If the log ends with a DDL that the savepoint does
 not cover, nobody can tell whether all of them are there: they are cut off, and come again.
@@ -33,7 +33,7 @@ from binlogd.drainer.messages.pb_write import ddl_binlog, ddl_text, dml_binlog
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import BinlogdError, CorruptRow, LogFailed, RowMismatch
-from binlogd.host.disk import let_go
+from binlogd.host.disk import let_go, opened_again
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.tidb.model import ActionType, TableAt
 from binlogd.tso import NO_TS, Tso
@@ -107,9 +107,13 @@ class FileSink:
             self._lock = await self._disk.lock(self._directory / LOCK_NAME)
             savepoint = await self._load()
             await self._open_tail(savepoint)
+            if savepoint is None and self._written_ts == NO_TS:  # so that the first may be torn
+                await self.save(Checkpoint(NO_TS))
         except OSError as error:
             raise LogFailed(self._directory, error) from error
         checkpoint = savepoint.checkpoint if savepoint else None
+        if checkpoint is not None and checkpoint.commit_ts == NO_TS:
+            checkpoint = None  # nobody has got that far yet
         self._resumed_ts = max(self._written_ts, checkpoint.commit_ts if checkpoint else NO_TS)
         self._applied_ts = self._submitted_ts = self._resumed_ts
         return checkpoint
@@ -138,10 +142,7 @@ class FileSink:
             )
             await self._disk.truncate(path, tail.offset)
         self._name = tail.file
-        self._file = await self._disk.open_append(path, create=False)
-        # a process that died between write and sync left it to the page cache alone
-        await self._file.append([], sync=True)
-        await self._disk.sync_directory(self._directory)
+        self._file = await opened_again(self._disk, path)
 
     # --- submitting ------------------------------------------------------------------------
 

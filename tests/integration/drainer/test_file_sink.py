@@ -186,6 +186,16 @@ async def test_a_damaged_tail_behind_the_savepoint_comes_again(place: Place) -> 
         assert path.read_bytes() == good
 
 
+async def test_the_first_records_of_all_may_be_lost_in_part_and_come_again(place: Place) -> None:
+    await place.write([dml(5), dml(6)])  # the power fails in their sync, before any checkpoint
+    (path,) = place.files()
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(bytes(cut) + whole[cut:])
+        await place.write([dml(5), dml(6)])
+        assert path.read_bytes() == whole
+
+
 async def test_bytes_that_the_savepoint_covers_must_be_there(place: Place) -> None:
     await place.write([dml(5), dml(6)], save=6)
     (path,) = place.files()

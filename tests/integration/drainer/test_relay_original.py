@@ -23,9 +23,11 @@ from binlogd.errors import ConfigError, CorruptRelay
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.log.checked_text import text_in
+from binlogd.ports import Disk
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
+from tests.sim.disk import SimDisk
 from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, committed, compare, history
@@ -67,7 +69,7 @@ def kept(part: Part) -> Part:
 class Log:
     """A directory, written in as many lives as a test wants."""
 
-    def __init__(self, directory: Path, disk: PosixDisk, max_file_bytes: int = 16_384) -> None:
+    def __init__(self, directory: Path, disk: Disk, max_file_bytes: int = 16_384) -> None:
         self.directory, self._disk, self._max_file_bytes = directory, disk, max_file_bytes
 
     async def write(self, part: Part, *, after: Tso, at_once: int = 1) -> OriginalRelay:
@@ -89,6 +91,16 @@ class Log:
 
     def records(self) -> list[bytes]:
         return [record.payload for _, record in file_records(self.directory)]
+
+
+async def test_what_a_killed_process_had_not_synced_is_synced_before_it_is_passed_over() -> None:
+    part, disk = kept(recorded("keys"))[:9], SimDisk(Random(1))
+    relay = Log(Path("/relay"), disk)
+    await relay.write(part, after=Tso(1))
+    (path,) = (path for path in disk.files if path.name.startswith("binlog-"))
+    disk.files[path].synced -= 10  # killed between write and sync
+    await relay.write(part[-1:], after=Tso(1))
+    assert disk.files[path].synced == len(disk.files[path].content)
 
 
 @pytest.fixture

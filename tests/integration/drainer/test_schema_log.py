@@ -17,6 +17,7 @@ from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from tests.sim.disk import SimDisk
 from tests.support.decoding import decoded
 from tests.support.recordings_reader import RECORDINGS, committed, history
 
@@ -87,6 +88,17 @@ async def opened(kept: SchemaLog, events: Sequence[Ddl]) -> SchemaTracker | None
         return await kept.load(Checkpoint(events[-1][0], schema_version=version))
     finally:
         await kept.close()
+
+
+async def test_what_a_killed_process_had_not_synced_is_synced_before_it_is_passed_over() -> None:
+    events, disk = ddls("ddl")[:60], SimDisk(Random(1))
+    kept = SchemaLog(Path("/schema"), disk)
+    await disk.make_directory(Path("/schema"))
+    await written(kept, events, 40)
+    (file,) = disk.files.values()
+    file.synced -= 10  # killed between write and sync
+    assert await opened(kept, events) is not None
+    assert file.synced == len(file.content)
 
 
 async def test_a_torn_end_is_cut_and_written_again(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import combinations
 from pathlib import PurePath
 
 from hypothesis import given
@@ -78,6 +80,36 @@ def test_pages_that_were_never_written_are_torn() -> None:
     for cut in range(AT.offset, len(FILE) - 64):
         unwritten = FILE[:cut] + bytes(len(FILE) - cut)
         assert isinstance(read_frame(unwritten, AT), Torn), cut
+
+
+LONG = [RelayEntry(Tso(9), bytes(range(1, 256)) * 9, b"{}")]
+LONG_GROUP = b"".join(encode_frame(FrameKind.GROUP, AT, Tso(9), encode_entries(LONG)))
+SECTORS = range(0, AT.offset + len(LONG_GROUP), 512)
+
+
+def without(data: bytes, sectors: Collection[int], *, begin: int) -> bytes:
+    """As it is read where these sectors, from `begin` on, were never written."""
+    left = bytearray(data)
+    for each in sectors:
+        first, last = max(each, begin), min(each + 512, len(data))
+        left[first:last] = bytes(last - first)
+    return bytes(left)
+
+
+def test_a_frame_is_torn_whichever_of_its_sectors_were_not_written() -> None:
+    whole = HEAD_FRAME + LONG_GROUP
+    for count in range(1, len(SECTORS) + 1):
+        for missing in combinations(SECTORS, count):
+            torn = read_frame(without(whole, missing, begin=AT.offset), AT)
+            assert isinstance(torn, Torn), missing
+
+
+def test_a_frame_that_others_follow_was_acknowledged_and_is_never_torn() -> None:
+    behind = AT._replace(offset=AT.offset + len(LONG_GROUP))
+    later = b"".join(encode_frame(FrameKind.GROUP, behind, Tso(11), encode_entries(ENTRIES)))
+    for missing in SECTORS:
+        data = without(HEAD_FRAME + LONG_GROUP, [missing], begin=AT.offset) + later
+        assert isinstance(read_frame(data, AT), Damaged), missing
 
 
 def test_a_frame_in_the_wrong_place_is_damage() -> None:
