@@ -4,7 +4,8 @@
     store.put("a/b.json", b"...")
 
 A name is there with all of its content or not at all: a local file is written beside, synced and
-renamed; an object appears when its upload is complete. What fails for a moment is tried again.
+renamed, in a directory whose name is synced; an object appears when its upload is complete. What
+fails for a moment is tried again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 
 from binlogd.errors import ConfigError, Unavailable
 from binlogd.extras import require
-from binlogd.host.disk import put_in_place
+from binlogd.host.disk import make_directory, put_in_place
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class ArchiveStore:
         self.url, self._what = without_secrets(url), what
         self._system, self._root = system, root.rstrip("/")
         self._is_local = is_local
+        self._made: set[Path] = set()
         self._fs = importlib.import_module("pyarrow.fs")
 
     @classmethod
@@ -181,7 +183,9 @@ class ArchiveStore:
                 yield stream
             return
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.parent not in self._made:
+            make_directory(target.parent)
+            self._made.add(target.parent)
         beside = target.with_name(target.name + _NEW)
         with beside.open("wb") as file:
             yield file

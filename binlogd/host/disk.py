@@ -46,7 +46,7 @@ class PosixDisk:
 
     async def make_directory(self, directory: Path) -> None:
         """Makes it and its parents, each name synced into its parent."""
-        await self._hop(lambda: _make_directory(directory))
+        await self._hop(lambda: make_directory(directory))
 
     async def sync_directory(self, directory: Path) -> None:
         """Syncs the names in a directory."""
@@ -249,11 +249,16 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
+    """`Disk.make_directory`, for a process without an event loop."""
     missing = []
     while not directory.is_dir():
         missing.append(directory)
         directory = directory.parent
+    # whoever was killed behind its mkdir has not synced the name; one that may not be read is no
+    # directory of ours
+    with contextlib.suppress(PermissionError):
+        sync_directory(directory.parent)
     for each in reversed(missing):
         with contextlib.suppress(FileExistsError):
             each.mkdir()

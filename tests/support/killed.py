@@ -26,11 +26,11 @@ async def recorded(
     *,
     is_enough: Callable[[list[bytes]], bool] | None = None,
 ) -> list[bytes]:
-    """Runs a module with these words, kills it when it has said enough, or lets it end, and adds
+    """Runs Python with these words, kills it when it has said enough, or lets it end, and adds
     what it did to the recording. Returns the lines that it said."""
     trace = recording.root.with_name(f"{recording.root.name}.trace")
     process = await asyncio.create_subprocess_exec(
-        *(*under(trace), sys.executable, "-m", *words),
+        *(*under(trace), sys.executable, *words),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )

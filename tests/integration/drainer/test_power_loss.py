@@ -111,7 +111,7 @@ class Judge:
 async def replicated(directory: Path, judge: Judge, rng: Random, lives: int) -> Recording:
     """The last life comes to its end; those before it are killed."""
     recording = Recording(directory)
-    words = (PROGRAM, str(directory), judge.kind, str(judge.count))
+    words = ("-m", PROGRAM, str(directory), judge.kind, str(judge.count))
     for life in range(lives):
         enough = rng.randrange(1, judge.count // (AT_ONCE * lives * 2))
         is_last = life + 1 == lives
