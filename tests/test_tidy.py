@@ -16,9 +16,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 85375
+PRODUCT_LINES_MAX = 85407
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5566
+FUNCTIONS_MAX = 5568
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.traced_files import Recording, under
@@ -18,6 +19,12 @@ def child_of(strace: int) -> int:
     """The process that a strace runs; strace ends with it."""
     (child,) = Path(f"/proc/{strace}/task/{strace}/children").read_text().split()
     return int(child)
+
+
+def end(process: int) -> None:
+    """SIGKILL; nothing happens where it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 async def recorded(
@@ -41,7 +48,7 @@ async def recorded(
         said.append(line)
         if is_enough is not None and not is_killed and is_enough(said):
             is_killed = True
-            os.kill(child_of(process.pid), signal.SIGKILL)
+            end(child_of(process.pid))
     code = await process.wait()
     assert is_killed == (is_enough is not None), said[-3:]
     assert code == 0 or is_killed, said[-3:]
