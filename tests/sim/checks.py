@@ -127,6 +127,9 @@ class Checks:
 
     def behind(self) -> str:
         """What is not downstream yet; "" when all is."""
+        down = [node.name for node in (*self._pumps, self._drainer) if not node.is_up]
+        if down or self._drainer.drainer is None:
+            return f"{down or 'the drainer'} is not up yet"
         newest = max(self._tidb.ledger.committed.values(), default=NO_TS)
         saved = self.downstream.checkpoint
         reached = saved.commit_ts if saved is not None else NO_TS
