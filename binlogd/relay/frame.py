@@ -9,8 +9,8 @@ A group frame is one fsync: it is whole, or nobody was told of it. So only the l
 last file may be torn, and two signs of a torn frame are accepted: the file ends inside it, or some
 sector from its begin on or the end of the file has nothing but zeros, as what was not written when
 the power failed, and no frame of this file stands behind it. Everything else that does not verify
-is damage. Who goes on writing accepts any last frame as torn, since the upstream sends again what it
-held. Layout: docs/FORMAT.md, "Relay log".
+is damage. Who goes on writing accepts any last frame as torn, since the upstream sends again what
+it held. Layout: docs/FORMAT.md, "Relay log".
 """
 
 from __future__ import annotations

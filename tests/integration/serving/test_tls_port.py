@@ -146,7 +146,7 @@ async def test_both_protocols_are_offered_by_alpn(authority: Authority) -> None:
 
 @on_uvloop
 async def test_who_speaks_both_is_answered_what_it_asks_by_http(authority: Authority) -> None:
-    """A browser, Prometheus, curl and a kubelet offer both, HTTP/2 first; a gRPC client does not."""
+    """A browser, curl and a kubelet offer both, HTTP/2 first; a gRPC client does not."""
     async with serving(authority.files(authority.issue("server"))) as port:
         context = ClientTls(authority.files()).fresh()
         context.set_alpn_protocols(["h2", "http/1.1"])
