@@ -625,7 +625,7 @@ def _kinds() -> list[Kind]:
     served = [Reader("Pump", _served), Reader("check", _checked)]
     relay = [
         Reader("restore", _relay_read),
-        Reader("Drainer", _relay_continued),
+        Reader("Drainer", _relay_continued, comes_again=True),
         Reader("dump --raw", _relay_listed),
     ]
     original = [Reader("restore", _original_restored), Reader("Drainer", _original_continued)]
