@@ -1,4 +1,5 @@
-"""The whole system, simulated: fixed seeds, fresh ones, and planted faults that must be found."""
+"""The whole system, simulated: fixed seeds, planted faults that must be found, and, in the long run,
+seeds that nobody has seen."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 20
 FOUND_BY = (4, 10, 13)
 """Seeds that find what the tests plant."""
-FRESH = 2
+FRESH = 50
 SOAK_SEEDS = 2_000
 
 
@@ -34,6 +35,7 @@ def test_whatever_fails_nothing_is_lost(first: int) -> None:
         held(run(drawn(seed)))
 
 
+@pytest.mark.soak
 def test_of_seeds_that_nobody_has_seen() -> None:
     for _ in range(FRESH):
         held(run(drawn(random.SystemRandom().randrange(1 << 32))))
