@@ -91,7 +91,7 @@ class OpenStreams:
     """Streams that would go on for ever: they end, without an error, when this side closes."""
 
     def __init__(self) -> None:
-        self._limits: set[asyncio.Timeout] = set()
+        self._limits: dict[asyncio.Timeout, None] = {}  # ended in the order in which they came
         self._is_closing = False
 
     @property
@@ -105,13 +105,13 @@ class OpenStreams:
         until = asyncio.timeout(0 if self._is_closing else None)
         try:
             async with until:
-                self._limits.add(until)
+                self._limits[until] = None
                 yield until
         except TimeoutError:
             if not until.expired():
                 raise
         finally:
-            self._limits.discard(until)
+            self._limits.pop(until, None)
 
     def close(self) -> None:
         """Ends all of them, and those that are to come."""

@@ -1,5 +1,4 @@
-"""The whole system, simulated: fixed seeds, planted faults that must be found, and, in the long run,
-seeds that nobody has seen."""
+"""The whole system, simulated: fixed seeds, planted faults, and in the long run unseen seeds."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Pullers:
 
     def __init__(self, pullers_max: int) -> None:
         self._max = pullers_max
-        self._pulls: set[Pull] = set()
+        self._pulls: dict[Pull, None] = {}  # in the order in which they came
 
     def __len__(self) -> int:
         return len(self._pulls)
@@ -58,12 +58,12 @@ class Pullers:
         if len(rivals) >= self._max:
             self._make_place(client, rivals)
         pull = Pull(client, until)
-        self._pulls.add(pull)
+        self._pulls[pull] = None
         return pull
 
     def end(self, pull: Pull) -> None:
         """Gives back its place, if it still has it."""
-        self._pulls.discard(pull)
+        self._pulls.pop(pull, None)
 
     def _make_place(self, client: str, rivals: list[Pull]) -> None:
         counts = Counter(each.client for each in rivals)
@@ -72,7 +72,7 @@ class Pullers:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"{len(rivals)} streams are served already")
         goes = min((each for each in rivals if each.client == most), key=lambda each: each.sent_s)
         log.warning("pull_let_go", client=most, its_pulls=counts[most], new_client=client)
-        self._pulls.discard(goes)
+        self._pulls.pop(goes, None)
         goes.let_go()
 
 
