@@ -20,7 +20,7 @@ MINUTES ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak load fuzz mutants instructions nightly docs wheel sbom release-image image-test lock manifests clean
+.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto report bench soak load fuzz mutants instructions nightly docs wheel sbom release-image image-test lock manifests clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,7 +120,8 @@ test: setup-test ## set up all that is needed, check the code and run every test
 
 # a test that is skipped shows nothing: where a tool is missing, the run says which and fails
 all-tests: compile
-	$(BIN)/pytest --nothing-skipped -m "not soak" --numprocesses $(WORKERS) --dist loadgroup --hypothesis-profile repeatable
+	$(BIN)/pytest --nothing-skipped -m "not soak" --numprocesses $(WORKERS) --dist loadgroup --hypothesis-profile repeatable \
+	  --junitxml build/gate.xml
 
 check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/ruff check .
@@ -179,6 +180,9 @@ release-image: ## build and push IMAGE=registry/name for amd64 and arm64 on BASE
 
 image-test: setup ## build the image and run it for real, without a Docker engine (root, a few minutes)
 	$(SUDO) $(if $(SUDO),--preserve-env) env PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 $(BIN)/python tests/image/run.py
+
+report: $(VENV)/test.stamp ## write docs/FAULTS.md of what the newest runs left in build/
+	@$(BIN)/python -m tests.report
 
 proto: $(VENV)/test.stamp ## compile the .proto files with betterproto's compiler
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I binlogd/wire \

@@ -19,6 +19,7 @@ EXTRAS = {
     "deltalake",
     "pyiceberg",
     "opentelemetry",
+    "fastavro",
 }
 """The modules of `project.optional-dependencies`; the test hides them from a child."""
 _HIDING = """

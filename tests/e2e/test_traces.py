@@ -136,5 +136,5 @@ def test_a_collector_that_is_away_costs_traces_and_nothing_else(
 
 def test_an_endpoint_without_the_extra_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ConfigError, match=r"install binlogd\[otel\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'binlogd\[otel\]'"):
         exporter("http://127.0.0.1:4318", "node")

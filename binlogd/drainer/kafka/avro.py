@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
@@ -25,7 +24,8 @@ from binlogd.drainer.kafka.debezium_columns import DECIMAL, Schema, Writer
 from binlogd.drainer.kafka.debezium_json import plain_columns
 from binlogd.drainer.kafka.debezium_schema import TRANSACTION, MessageTypes
 from binlogd.drainer.kafka.row_events import ColumnWriters, key_columns, visible_columns
-from binlogd.errors import ConfigError, CorruptRow
+from binlogd.errors import CorruptRow
+from binlogd.extras import require
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import Value
 
@@ -36,11 +36,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 def check_installed() -> None:
     """Raises ConfigError where the extra is not."""
-    if find_spec("fastavro") is None:
-        raise ConfigError(
-            'syncer.to.protocol: "debezium-avro" needs fastavro, which is not installed',
-            todo="run `pip install 'binlogd[avro]'`, or choose another protocol",
-        )
+    require("avro", "fastavro", place='syncer.to.protocol "debezium-avro"')
 
 
 def avro_name(name: str) -> str:

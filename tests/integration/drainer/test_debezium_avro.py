@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from avro.io import BinaryDecoder, DatumReader
 from avro.schema import parse
 
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.kafka import avro, avro_schemas
+from binlogd.drainer.kafka import avro_schemas
 from binlogd.drainer.kafka.avro import avro_name, check_installed
 from binlogd.drainer.kafka.avro_schemas import AvroSchemas
 from binlogd.drainer.kafka.broker import topic_name
@@ -231,8 +232,8 @@ async def test_a_value_that_does_not_fit_names_the_subject(small: SmallRegistry)
 def test_without_its_library_the_line_that_installs_it_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(avro, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs fastavro.*run `pip install 'binlogd\[avro\]'`"):
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(ConfigError, match=r"debezium-avro.*pip install 'binlogd\[avro\]'"):
         check_installed()
 
 

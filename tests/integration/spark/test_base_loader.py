@@ -161,7 +161,7 @@ def test_a_base_behind_which_the_log_has_a_gap_is_refused(
     gone = logged.data_dir / "pump" / "shard-0" / "value.gone"
     told = gone.read_text()
     try:
-        gone.write_text(f"{base_ts + 1} {told.split()[1]}")
+        gone.write_text(f"{base_ts + 1} {told.split()[1]}\n")
         with pytest.raises(Refused, match="the log is complete behind"):
             begun(snapshot, pipeline, tmp_path)
     finally:

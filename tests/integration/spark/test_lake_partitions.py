@@ -100,7 +100,7 @@ def test_a_drop_whose_begin_is_gone_from_the_log_stops_the_pipeline(tmp_path: Pa
     pipeline = Pipeline(logged, Lake(place_of(f"delta:{tmp_path / 'lake'}")))
     pipeline.run(0, late)
     gone = logged.data_dir / "pump" / "shard-0" / "value.gone"
-    gone.write_text(f"{late} 0")
+    gone.write_text(f"{late} 0\n")
     with pytest.raises(PipelineStopped, match=r"which rows went with it is not told.*--base"):
         pipeline.run(late, end)
     gone.unlink()

@@ -1,0 +1,176 @@
+"""The page of faults: what was tried, how often, what was lost, and how to try it again.
+
+    make report      # build/ has what make soak, nightly, fuzz, load and mutants found
+
+A run adds what it tried to `tests/report.json`, which is checked in, each with its day and commit;
+what it did not try stays as it was told before. docs/FAULTS.md is that file as a page, and the
+planted bugs of `tests/mutants`. Nothing on it is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from tests.mutants.catalogue import load
+from tests.mutants.results import latest, summary, table
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "tests" / "report.json"
+PAGE = ROOT / "docs" / "FAULTS.md"
+BUILD = ROOT / "build"
+
+Entry = dict[str, Any]
+
+
+def entries_of(junit: Path) -> Iterator[Entry]:
+    """Of a run of pytest the tests that say which fault they tried, a fault and target together."""
+    found: dict[tuple[str, str], Entry] = {}
+    for case in ElementTree.parse(junit).iter("testcase"):
+        told = {each.get("name"): each.get("value") for each in case.iter("property")}
+        if "fault" not in told:
+            continue
+        path = case.get("classname", "").replace(".", "/") + ".py"
+        entry = found.setdefault(
+            (str(told["fault"]), str(told["target"])),
+            {"kind": "fault", "fault": told["fault"], "target": told["target"], "cases": 0}
+            | {"lost": 0, "test": path},
+        )
+        entry["cases"] += int(told["cases"] or 0)
+        entry["lost"] += int(told["lost"] or 0)
+    yield from found.values()
+
+
+def entries() -> Iterator[Entry]:
+    """All that `build/` has."""
+    for junit in sorted(BUILD.glob("*.xml")):
+        yield from entries_of(junit)
+    for name in ("fuzz", "load"):
+        path = BUILD / f"{name}.json"
+        if path.exists():
+            found = json.loads(path.read_text())
+            yield from map(_of_fuzz, found) if name == "fuzz" else [{"kind": name, **found}]
+
+
+def _of_fuzz(target: Entry) -> Entry:
+    """Without the inputs, which lie where they were found."""
+    return {"kind": "fuzz", **target, "crashes": [], "left": len(target["crashes"])}
+
+
+def kept() -> list[Entry]:
+    """What is published."""
+    told: list[Entry] = json.loads(KEPT.read_text())
+    return told
+
+
+def _key(entry: Entry) -> tuple[str, str, str]:
+    return entry["kind"], entry.get("fault", ""), entry.get("target", "")
+
+
+def merged(before: list[Entry], now: Iterator[Entry], *, day: str, commit: str) -> list[Entry]:
+    """What was tried now stands in the place of what was told of it before."""
+    every = {_key(entry): entry for entry in before}
+    every |= {_key(entry): {**entry, "day": day, "commit": commit} for entry in now}
+    return [every[key] for key in sorted(every)]
+
+
+def page(told: list[Entry]) -> str:
+    """The whole page."""
+    parts = [
+        "# Faults that were tried",
+        "This page is made by `make report` of what the tests wrote down. A row says what the"
+        " newest run of it found, on which day and at which commit. What is not here was not"
+        " counted. `make nightly` runs all of it.",
+        "## Crashes, power loss and damage",
+        "In each case a real file, process or recorded system call was broken, and everything"
+        " acknowledged before was looked for.",
+        _table(
+            ("fault", "of", "cases", "lost", "tried", "command"),
+            [
+                (e["fault"], e["target"], f"{e['cases']:,}", e["lost"], _when(e), _command(e))
+                for e in told
+                if e["kind"] == "fault"
+            ],
+        ),
+        "## Load with random faults",
+        *(_load(entry) for entry in told if entry["kind"] == "load"),
+        "## Inputs searched by coverage",
+        "`make fuzz` searches for inputs that raise anything but the errors that a module"
+        " promises, or take too long.",
+        _table(
+            ("target", "seconds", "executions", "coverage", "crashes left", "tried"),
+            [
+                (
+                    e["target"],
+                    e["seconds"],
+                    f"{e['executions']:,}",
+                    e["coverage"],
+                    e["left"],
+                    _when(e),
+                )
+                for e in told
+                if e["kind"] == "fuzz"
+            ],
+        ),
+        "## Bugs planted on purpose",
+        "How sensitive is the search? `make mutants` plants one bug at a time and asks the tests,"
+        " and the simulation of the whole system (`python -m tests.sim`), whether they see it. "
+        + summary(load(), latest()),
+        table(load(), latest()).rstrip(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    if not rows:
+        return "Not run yet."
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def _when(entry: Entry) -> str:
+    return f"{entry['day']}, {entry['commit']}"
+
+
+def _command(entry: Entry) -> str:
+    return f"`pytest {entry['test']}`"
+
+
+def _slope(measure: Entry) -> tuple[str, str]:
+    return f"{measure['slope_per_hour']:+,.3g}", f"{measure['error_per_hour']:,.3g}"
+
+
+def _load(entry: Entry) -> str:
+    faults = ", ".join(f"{count} x {name}" for name, count in sorted(entry["faults"].items()))
+    rows = [
+        (m["name"], f"{m['mean']:,.4g} {m['unit']}", *_slope(m), m["verdict"])
+        for m in entry["measures"]
+    ]
+    said = (
+        f"`python -m tests.soak.load --minutes {entry['minutes']:g} --seed {entry['seed']}`"
+        f" ({_when(entry)}): {entry['transactions']:,} transactions, {entry['rows']:,} rows,"
+        f" {entry['ddl_jobs']} DDL jobs; {faults}; {entry['differences']} differences at the end."
+    )
+    head = ("measure", "mean", "slope an hour", "its error", "verdict")
+    return said + "\n\n" + _table(head, rows)
+
+
+def main() -> None:
+    """Takes in what `build/` has, and writes the page."""
+    said = ("git", "rev-parse", "--short", "HEAD")
+    commit = subprocess.run(said, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    day = datetime.now(UTC).date().isoformat()
+    told = merged(kept(), entries(), day=day, commit=commit.strip())
+    KEPT.write_text(json.dumps(told, indent=1) + "\n")
+    PAGE.write_text(page(told))
+    sys.stdout.write(f"{PAGE.relative_to(ROOT)}: {len(told)} results\n")
+
+
+if __name__ == "__main__":
+    main()
