@@ -4,11 +4,13 @@ as the request was."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
+import betterproto
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
@@ -35,6 +37,7 @@ NO_MESSAGE = (
     TypeError,
     AttributeError,
     ArithmeticError,
+    RecursionError,
     EOFError,
     struct.error,
 )
@@ -74,8 +77,26 @@ def understood(empty: R, raw: bytes) -> R:
 
 def _filled(empty: R, raw: bytes) -> R:
     found = empty.parse(raw)
+    _check_messages(found)
     bytes(found)  # betterproto takes a number for a text; only what encodes again is of its kind
     return found
+
+
+def _check_messages(found: Any) -> None:
+    """Raises TypeError for a number in the place of a message: betterproto would encode it as so
+    many bytes."""
+    held = vars(found)  # without the empty messages that betterproto makes when it is asked
+    for field in dataclasses.fields(found):
+        value = held.get(field.name)
+        for each in value if isinstance(value, list) else (value,):
+            if isinstance(each, betterproto.Message):
+                _check_messages(each)
+            elif isinstance(each, int) and _type_of(field) == betterproto.TYPE_MESSAGE:
+                raise TypeError(f"{field.name} holds a number, and should hold a message")
+
+
+def _type_of(field: dataclasses.Field[Any]) -> str:
+    return betterproto.FieldMetadata.get(field).proto_type
 
 
 async def send(stream: BytesStream, answer: Message) -> None:
