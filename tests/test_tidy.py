@@ -18,7 +18,7 @@ FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 PRODUCT_LINES_MAX = 85_424
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5568
+FUNCTIONS_MAX = 5_570
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 
 
