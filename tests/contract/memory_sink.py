@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.sink import SinkStatistics
@@ -17,11 +18,13 @@ from binlogd.errors import BinlogdError, CorruptRow, DownstreamUnavailable, RowM
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire.in_order import DELETE, INSERT, changes_of
 from binlogd.wire.peek import Mutation
 
 QUEUE_MAX = 64
 
 Row = tuple[tuple[str, Value], ...]
+R = TypeVar("R")
 
 
 @dataclass
@@ -57,32 +60,33 @@ class MemoryStore:
         return rows
 
     def _change(self, table: TableAt, mutation: Mutation, commit_ts: Tso) -> int:
-        decoder = RowDecoder(table)
-        rows = self.tables.setdefault(f"{table.database}.{table.info.name}", Counter())
         names = {column.id: column.name for column in table.info.columns if not column.is_virtual}
-        inserted, updated, deleted = (
-            iter(mutation.inserted),
-            iter(mutation.updated),
-            iter(mutation.deleted),
-        )
 
         def named(values: dict[int, Value]) -> Row:
             return tuple(sorted((names[n], value) for n, value in values.items() if n in names))
 
-        try:
-            for kind in mutation.sequence:
-                if kind == 0:
-                    rows[named(decoder.insert(next(inserted)))] += 1
-                elif kind == 1:
-                    old, new = decoder.update(next(updated))
-                    rows[named(old)] -= 1
-                    rows[named(new)] += 1
-                else:
-                    rows[named(decoder.delete(next(deleted)))] -= 1
-        except CorruptRow as error:
-            name = f"{table.database}.{table.info.name}"
-            raise RowMismatch(name, commit_ts, str(error)) from error
-        return len(mutation.sequence)
+        rows = self.tables.setdefault(f"{table.database}.{table.info.name}", Counter())
+        return count_changes(rows, named, table, mutation, commit_ts)
+
+
+def count_changes(
+    rows: Counter[R],
+    row_of: Callable[[dict[int, Value]], R],
+    table: TableAt,
+    mutation: Mutation,
+    commit_ts: Tso,
+) -> int:
+    """Adds what came to `rows` and takes away what went; how many rows changed."""
+    try:
+        for kind, old, new in changes_of(mutation, RowDecoder(table)):
+            if kind != INSERT:
+                rows[row_of(old)] -= 1
+            if kind != DELETE:
+                rows[row_of(new)] += 1
+    except CorruptRow as error:
+        name = f"{table.database}.{table.info.name}"
+        raise RowMismatch(name, commit_ts, str(error)) from error
+    return len(mutation.sequence)
 
 
 class MemorySink:

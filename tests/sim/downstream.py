@@ -16,12 +16,12 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
-from binlogd.errors import CorruptRow, DownstreamUnavailable, RowMismatch
+from binlogd.errors import DownstreamUnavailable
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value, encode_insert
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation
-from tests.contract.memory_sink import MemorySink, MemoryStore
+from tests.contract.memory_sink import MemorySink, MemoryStore, count_changes
 from tests.workload.model import Model
 
 Row = tuple[tuple[int, Value], ...]
@@ -85,31 +85,13 @@ class ByTableId(MemoryStore):
         return rows
 
     def _change(self, table: TableAt, mutation: Mutation, commit_ts: Tso) -> int:
-        decoder = RowDecoder(table)
-        rows = self.by_id.setdefault(mutation.table_id, Counter())
-        origins = {column.id: column for column in table.info.columns}
-        inserted, updated, deleted = (
-            iter(mutation.inserted),
-            iter(mutation.updated),
-            iter(mutation.deleted),
-        )
+        ids = {column.id for column in table.info.columns}
 
         def kept(values: Mapping[int, Value]) -> Row:
-            return tuple(sorted((n, value) for n, value in values.items() if n in origins))
+            return tuple(sorted((n, value) for n, value in values.items() if n in ids))
 
-        try:
-            for kind in mutation.sequence:
-                if kind == 0:
-                    rows[kept(decoder.insert(next(inserted)))] += 1
-                elif kind == 1:
-                    old, new = decoder.update(next(updated))
-                    rows[kept(old)] -= 1
-                    rows[kept(new)] += 1
-                else:
-                    rows[kept(decoder.delete(next(deleted)))] -= 1
-        except CorruptRow as error:
-            raise RowMismatch(table.info.name, commit_ts, str(error)) from error
-        return len(mutation.sequence)
+        rows = self.by_id.setdefault(mutation.table_id, Counter())
+        return count_changes(rows, kept, table, mutation, commit_ts)
 
 
 class MemoryDownstream:

@@ -54,9 +54,7 @@ class _Handle(events.Handle):
     __slots__ = ()
 
     def _run(self) -> None:
-        context: Context = self._context  # type: ignore[attr-defined]
-        process = context.get(PROCESS)
-        if process is None or process.is_alive:
+        if _is_alive(self):
             super()._run()
 
 
@@ -64,10 +62,14 @@ class _TimerHandle(events.TimerHandle):
     __slots__ = ()
 
     def _run(self) -> None:
-        context: Context = self._context  # type: ignore[attr-defined]
-        process = context.get(PROCESS)
-        if process is None or process.is_alive:
+        if _is_alive(self):
             super()._run()
+
+
+def _is_alive(handle: events.Handle) -> bool:
+    context: Context = handle._context  # type: ignore[attr-defined]
+    process = context.get(PROCESS)
+    return process is None or process.is_alive
 
 
 class _Task(asyncio.Task[Any]):

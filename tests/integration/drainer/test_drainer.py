@@ -544,7 +544,9 @@ async def test_a_checkpoint_that_was_due_before_does_not_follow_the_consistent_o
 class SlowToTake(MemorySink):
     """A downstream that hesitates before it takes transactions; remembers how they came."""
 
-    submitted: list[list[Tso]]
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.submitted: list[list[Tso]] = []
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         await asyncio.sleep(0.01)
@@ -552,13 +554,16 @@ class SlowToTake(MemorySink):
         await super().submit(txns)
 
 
-async def test_a_checkpoint_is_consistent_behind_all_that_was_pulled(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also what is still on its way to the sink."""
+@pytest.fixture
+def slow_sink(place: Place, monkeypatch: pytest.MonkeyPatch) -> SlowToTake:
     sink = SlowToTake(place.store)
-    sink.submitted = []
     monkeypatch.setattr(place, "sink", lambda: sink)
+    return sink
+
+
+@pytest.mark.usefixtures("slow_sink")
+async def test_a_checkpoint_is_consistent_behind_all_that_was_pulled(place: Place) -> None:
+    """Also what is still on its way to the sink."""
     place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 41)))
     async with place.running() as drainer:
         await until(lambda: (now := drainer.statistics().merge) and now.resolved_ts == 40)
@@ -567,12 +572,9 @@ async def test_a_checkpoint_is_consistent_behind_all_that_was_pulled(
 
 
 async def test_transactions_of_one_commit_ts_are_given_to_the_sink_together(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, slow_sink: SlowToTake
 ) -> None:
     """Otherwise a checkpoint between them would leave some out."""
-    sink = SlowToTake(place.store)
-    sink.submitted = []
-    monkeypatch.setattr(place, "sink", lambda: sink)
     place.source.add(*beginning())
     together = [
         CommittedBinlog(Tso(start_ts), Tso(20), rows(20, [start_ts]).payload)
@@ -582,7 +584,7 @@ async def test_transactions_of_one_commit_ts_are_given_to_the_sink_together(
         await until(lambda: drainer.statistics().applied_ts == CREATED)
         place.source.add(*together)
         await until(lambda: drainer.statistics().applied_ts == 20)
-    assert [Tso(20)] * len(together) in sink.submitted
+    assert [Tso(20)] * len(together) in slow_sink.submitted
     assert place.held() == Counter(range(11, 18))
 
 

@@ -17,6 +17,7 @@ from binlogd.errors import Behind, IndexUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import FileId
+from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import Tso
 from tests.support.pump_world import (
@@ -69,6 +70,16 @@ class CutOffAfterRemoval(PosixDisk):
             shutil.copytree(self.directory, self.left[-1])
 
 
+async def month_written(pump: Pump) -> None:
+    """A transaction a day; all segments but the newest are sealed, and everything is filed."""
+    for day in range(31):
+        start = day * DAY + 1
+        await written(pump, prewrite(start, 200), commit(start, start + 1))
+    log = pump._shards[0].log
+    await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
+    await eventually(lambda: pump._shards[0].filer.filed_ts == at(30 * DAY + 2))
+
+
 async def test_the_power_may_go_while_segments_are_deleted(tmp_path: Path) -> None:
     disk = CutOffAfterRemoval(tmp_path / "data", tmp_path)
     small = replace(ROOMY, segment_bytes_max=2_000)
@@ -76,12 +87,7 @@ async def test_the_power_may_go_while_segments_are_deleted(tmp_path: Path) -> No
     world.clock.now_ms += 30 * 86_400_000
     try:
         async with world.pump(small) as pump:
-            for day in range(31):
-                start = day * DAY + 1
-                await written(pump, prewrite(start, 200), commit(start, start + 1))
-            log = pump._shards[0].log
-            await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
-            await eventually(lambda: pump._shards[0].filer.filed_ts == at(30 * DAY + 2))
+            await month_written(pump)
             await pump.collect_garbage()
             expected = await pulled(pump, upto=at(30 * DAY + 2))
     finally:
@@ -97,12 +103,7 @@ async def test_what_was_deleted_is_known_without_an_index(tmp_path: Path) -> Non
     async with posix_world(tmp_path) as world:
         world.clock.now_ms += 30 * 86_400_000
         async with world.pump(small) as pump:
-            for day in range(31):
-                start = day * DAY + 1
-                await written(pump, prewrite(start, 200), commit(start, start + 1))
-            log = pump._shards[0].log
-            await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
-            await eventually(lambda: pump._shards[0].filer.filed_ts == at(30 * DAY + 2))
+            await month_written(pump)
             await pump.collect_garbage()
             gc_ts = pump.statistics().shards[0].gc_ts
             assert gc_ts > at(10 * DAY)
@@ -124,12 +125,7 @@ async def test_a_puller_that_waits_while_what_it_needs_is_deleted_is_told_so(
     async with posix_world(tmp_path) as world:
         world.clock.now_ms += 30 * 86_400_000
         async with world.pump(small) as pump:
-            for day in range(31):
-                start = day * DAY + 1
-                await written(pump, prewrite(start, 200), commit(start, start + 1))
-            log = pump._shards[0].log
-            await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
-            await eventually(lambda: pump._shards[0].filer.filed_ts == at(30 * DAY + 2))
+            await month_written(pump)
             (source,) = pump.sources()
             pulling = source.pull(at(0))
             assert isinstance(pulling, AsyncGenerator)
