@@ -143,8 +143,8 @@ def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
 def history_of(store: ArchiveStore, catalog: ArchiveCatalog) -> bytes:
     """The DDL history. Raises Corrupt."""
     content = store.read(HISTORY_NAME)
-    known = catalog.history_crc32c
-    if known and extend(0, content) not in {*known, *read_catalog(store).history_crc32c}:
+    known, found = catalog.history_crc32c, extend(0, content)
+    if known and found not in known and found not in read_catalog(store).history_crc32c:
         raise Corrupt(f"{store.url}/{HISTORY_NAME}: its checksum is not the one in the catalog")
     return content
 

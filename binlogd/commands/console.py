@@ -197,17 +197,14 @@ def _lanes(lane_ts: Sequence[Tso]) -> str:
 def upstream_text(upstream: UpstreamStatus) -> str:
     """Who tells what this node does not know by itself."""
     named = [
-        " ".join(filter(None, (part.name, part.version, part.leader, _at(part.address))))
+        " ".join(filter(None, (part.name, part.version, part.leader, at)))
         for part in upstream.parts
+        for at in [part.address and f"at {part.address}"]
     ]
     tso = upstream.tso
     if tso is not None and tso.age_s is not None:
         named.append(f"its time {tso.last_ts}, told {tso.age_s:.0f} s ago")
     return ", ".join([upstream.kind, *named])
-
-
-def _at(address: str) -> str:
-    return f"at {address}" if address else ""
 
 
 def _upstream_troubles(upstream: UpstreamStatus) -> list[tuple[str, str]]:

@@ -87,16 +87,12 @@ def _check_messages(found: Any) -> None:
     many bytes."""
     held = vars(found)  # without the empty messages that betterproto makes when it is asked
     for field in dataclasses.fields(found):
-        value = held.get(field.name)
+        value, kind = held.get(field.name), betterproto.FieldMetadata.get(field).proto_type
         for each in value if isinstance(value, list) else (value,):
             if isinstance(each, betterproto.Message):
                 _check_messages(each)
-            elif isinstance(each, int) and _type_of(field) == betterproto.TYPE_MESSAGE:
+            elif isinstance(each, int) and kind == betterproto.TYPE_MESSAGE:
                 raise TypeError(f"{field.name} holds a number, and should hold a message")
-
-
-def _type_of(field: dataclasses.Field[Any]) -> str:
-    return betterproto.FieldMetadata.get(field).proto_type
 
 
 async def send(stream: BytesStream, answer: Message) -> None:

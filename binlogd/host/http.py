@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,6 +37,12 @@ class HttpAnswer(NamedTuple):
         """The status and the beginning of the body, for an error."""
         text = self.body[:_TEXT_BYTES].decode("utf-8", "replace").strip()
         return f"HTTP {self.status}: {text}"
+
+
+def basic_login(user: str, password: str) -> dict[str, str]:
+    """The header of RFC 7617."""
+    pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {pair}"}
 
 
 class HttpSession:

@@ -345,15 +345,9 @@ def avro_schemas(setup: Setup, options: BrokerOptions) -> AvroSchemas | None:
     if to.protocol != "debezium-avro":
         return None
     check_installed()
-    registry = SchemaRegistry(
-        RegistryOptions(
-            to.schema_registry,
-            to.schema_registry_user,
-            to.schema_registry_password,
-            options.tls,
-        )
-    )
-    return AvroSchemas(registry, partial(topic_name, options.topic))
+    user, password = to.schema_registry_user, to.schema_registry_password
+    registry = RegistryOptions(to.schema_registry, user, password, options.tls)
+    return AvroSchemas(SchemaRegistry(registry), partial(topic_name, options.topic))
 
 
 def _notation(to: DownstreamConfig, topic: str) -> Notation:

@@ -170,7 +170,9 @@ class ArchiveInput(_Placed):
 
     def jobs(self) -> list[Job]:
         """See Input."""
-        return given_jobs(self._wanted) or jobs_from_json(history_of(self._store, self._catalog))
+        if (given := given_jobs(self._wanted)) is not None:
+            return given
+        return jobs_from_json(history_of(self._store, self._catalog))
 
     def pin(self) -> str:
         """See Input."""
@@ -187,7 +189,7 @@ class DirectoryInput(_Placed):
 
     def jobs(self) -> list[Job]:
         """See Input."""
-        if given := given_jobs(self._wanted):
+        if (given := given_jobs(self._wanted)) is not None:
             return given
         store = self._data_dir / STORE_FILE
         if not store.exists():

@@ -60,7 +60,8 @@ class RemotePump:
 
     def jobs(self) -> list[Job]:
         """What it knows of the DDL history. Raises NotRunning, Corrupt."""
-        return given_jobs(self._wanted) or jobs_from_json(self._get("/ddl/history"))
+        given = given_jobs(self._wanted)
+        return given if given is not None else jobs_from_json(self._get("/ddl/history"))
 
     def cluster_id(self) -> int | None:
         """Whose binlogs it has; None as long as it has none."""

@@ -193,11 +193,11 @@ def _number(given: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def given_jobs(wanted: ReadRequest) -> list[Job]:
-    """The DDL history of the option schemaHistory, a file with TiDB's answer at /ddl/history; none
+def given_jobs(wanted: ReadRequest) -> list[Job] | None:
+    """The DDL history of the option schemaHistory, a file with TiDB's answer at /ddl/history; None
     without the option. Raises ConfigError, Corrupt."""
     if not wanted.schema_history:
-        return []
+        return None
     try:
         return jobs_from_json(Path(wanted.schema_history).read_bytes())
     except OSError as error:

@@ -17,6 +17,7 @@ from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import running
 from binlogd.snapshot.process.warmup import note_launch, warm_up
 from binlogd.snapshot.spec import SessionSpec
+from binlogd.spark.request import given_jobs, request
 from binlogd.spark.submit import Arguments, with_history
 from tests.support.spark import forget_sessions
 
@@ -141,3 +142,11 @@ def test_a_pipeline_reads_the_ddl_history_that_the_configuration_names(tmp_path:
     named = replace(plain, options=("schemaHistory=other.json",))
     assert with_history(named, setup) == named
     assert with_history(plain, Setup(sources.read(None, {}, {}).config)) == plain
+
+
+def test_a_history_that_is_given_is_the_history_also_where_it_is_empty(tmp_path: Path) -> None:
+    file = tmp_path / "history.json"
+    file.write_text("[]")
+    plain = {"path": str(tmp_path), "form": "changes"}
+    assert given_jobs(request(plain)) is None
+    assert given_jobs(request({**plain, "schemaHistory": str(file)})) == []

@@ -57,22 +57,20 @@ class AvroMessage:
     """What the keys or the values of a table are like; `schema_id` is the registry's."""
 
     def __init__(self, subject: str, schema: Schema) -> None:
-        from fastavro import parse_schema
+        from fastavro import parse_schema, schemaless_writer
 
         self.subject, made = subject, _avro(schema, set())
         self.text = msgspec.json.encode(made).decode()
-        self._parsed = parse_schema(made)
+        self._parsed, self._write = parse_schema(made), schemaless_writer
         self.schema_id: int | None = None
 
     def encode(self, datum: Document) -> bytes:
         """Raises CorruptRow for what does not fit."""
-        from fastavro import schemaless_writer
-
         assert self.schema_id is not None, "registered before it is used"
         out = BytesIO()
         out.write(b"\0" + self.schema_id.to_bytes(4, "big"))
         try:
-            schemaless_writer(out, self._parsed, datum)
+            self._write(out, self._parsed, datum)
         except (ValueError, TypeError, OverflowError) as error:
             raise CorruptRow(
                 f"it does not fit the Avro schema of {self.subject}: {error}"

@@ -6,7 +6,6 @@ client's id and secret. Source: RFC 6749, 2.3.1 and 4.4; RFC 7628.
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, field
 from errno import EINVAL
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import quote_plus
 import msgspec
 from aiokafka.abc import AbstractTokenProvider
 
-from binlogd.host.http import NoAnswer, http_session
+from binlogd.host.http import NoAnswer, basic_login, http_session
 from binlogd.host.tls import ClientTls
 
 TOKEN_BYTES_MAX = 64 << 10
@@ -79,7 +78,7 @@ class _TokenUrl(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
 
     async def token(self) -> str:
         login, url = self._login, self._login.token_url
-        pair = f"{quote_plus(login.user)}:{quote_plus(login.password)}".encode()
+        shown = basic_login(quote_plus(login.user), quote_plus(login.password))
         form = {"grant_type": "client_credentials"}
         form |= {"scope": login.token_scope} if login.token_scope else {}
         try:
@@ -89,10 +88,7 @@ class _TokenUrl(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
                     url,
                     bytes_max=TOKEN_BYTES_MAX,
                     data=form,
-                    headers={
-                        "Authorization": f"Basic {base64.b64encode(pair).decode()}",
-                        "Accept": "application/json",
-                    },
+                    headers={**shown, "Accept": "application/json"},
                     allow_redirects=False,
                 )
             if answer.status != 200:

@@ -5,7 +5,6 @@ Source: docs.confluent.io, Schema Registry API Reference.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import structlog
 
 from binlogd.drainer.kafka.avro import difference
 from binlogd.errors import DownstreamUnavailable, Stuck
-from binlogd.host.http import HttpAnswer, HttpSession, NoAnswer, http_session
+from binlogd.host.http import HttpAnswer, HttpSession, NoAnswer, basic_login, http_session
 from binlogd.host.tls import ClientTls
 from binlogd.tso import Tso
 
@@ -109,8 +108,7 @@ class SchemaRegistry:
         headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON}
         user = self._options.user
         if user:
-            pair = f"{user}:{self._options.password}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+            headers |= basic_login(user, self._options.password)
         try:
             answer = await asking.ask(
                 method,

@@ -24,6 +24,7 @@ import google_crc32c
 from binlogd.ports import NodeStatus
 from binlogd.upstream.entry import entry_json, node_key
 from binlogd.upstream.keyspace.versions import FIRST_REVISION, KeyVersion
+from binlogd.upstream.store import check_pages, is_empty
 
 _BUSY_S = 5.0
 _SCHEMA = """
@@ -170,16 +171,14 @@ class KeyspaceDatabase:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    if path.exists() and not path.stat().st_size:
+    if is_empty(path):
         raise sqlite3.DatabaseError("it is empty, so it was cut")
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(_SCHEMA)
-        damage = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if damage != "ok":
-            raise sqlite3.DatabaseError(damage)
+        check_pages(connection)
         _take_over(connection)
     except (sqlite3.Error, ValueError):
         connection.close()
