@@ -107,12 +107,8 @@ def encode_places(places: Sequence[LogPosition]) -> bytes:
     ordered = sorted(places)
     columns = [pa.array([getattr(each, name) for each in ordered], pa.int64()) for name in _COLUMNS]
     sink = BytesIO()
-    pq.write_table(
-        pa.Table.from_arrays(columns, schema=PLACES),
-        sink,
-        compression="zstd",
-        write_page_checksum=True,
-    )
+    table = pa.Table.from_arrays(columns, schema=PLACES)
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue()
 
 

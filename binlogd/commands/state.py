@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_
 from binlogd.commands.running import get_status, put
 from binlogd.errors import ConfigError, NotRunning, Unavailable
 from binlogd.host import loop
+from binlogd.log.directory import STORE_FILE
 from binlogd.settings.setup import Setup
 from binlogd.status import Status
 
@@ -65,7 +67,10 @@ def state(
         raise ConfigError("there is no drainer in this node: it has not that role")
     answer = put(setup, f"/state/{node_id}/{action}")
     if answer["code"] == _DONE and wait:
-        answer["message"] = loop.run(_wait(setup, action, is_drainer=drainer, wait_s=wait))
+        # SQLite has this file as long as the node has its database open
+        wal = setup.data_dir / f"{STORE_FILE}-wal"
+        is_open = wal.exists if config_file and not addr else bool
+        answer["message"] = loop.run(wait_for(setup, action, is_open, drainer=drainer, wait_s=wait))
     if as_json:
         sys.stdout.write(json.dumps(answer) + "\n")
     else:
@@ -74,8 +79,11 @@ def state(
         raise typer.Exit(1)
 
 
-async def _wait(setup: Setup, action: str, *, is_drainer: bool, wait_s: float) -> str:
-    """Until the half is what it was asked to be. Raises Unavailable when that takes too long."""
+async def wait_for(
+    setup: Setup, action: str, is_open: Callable[[], bool], *, drainer: bool, wait_s: float
+) -> str:
+    """Until the half is what it was asked to be; `is_open` tells whether a node that answers no
+    more still has its files. Raises Unavailable when that takes too long."""
     clock = asyncio.get_running_loop().time
     until_s = clock() + wait_s
     reason = ""
@@ -84,8 +92,11 @@ async def _wait(setup: Setup, action: str, *, is_drainer: bool, wait_s: float) -
             try:
                 now = get_status(setup)
             except NotRunning:
-                return f"{_ENDED[action]}{f'; {reason}' if reason else ''}"
-            if is_drainer and now.drainer.node_state == _SETTLED[action]:
+                if not is_open():
+                    return f"{_ENDED[action]}{f'; {reason}' if reason else ''}"
+                await asyncio.sleep(_POLL_S)
+                continue
+            if drainer and now.drainer.node_state == _SETTLED[action]:
                 return f"the drainer is {_SETTLED[action]}"
             reason = _show(spinner, now)
             await asyncio.sleep(_POLL_S)

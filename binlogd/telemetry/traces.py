@@ -48,14 +48,10 @@ class WriteTimes(NamedTuple):
 
     def told(self, start_ts: Tso, commit_ts: Tso) -> SlowTransaction:
         """A part of the trace of its transaction; without a commit_ts it was the prewrite."""
-        return SlowTransaction(
-            start_ts,
-            [
-                TraceSpan("write", self.came_ms, self.answered_ms),
-                TraceSpan("sync", self.begun_ms, self.answered_ms),
-            ],
-            {"binlogd.start_ts": start_ts, "binlogd.commit_ts": commit_ts},
-        )
+        write = TraceSpan("write", self.came_ms, self.answered_ms)
+        sync = TraceSpan("sync", self.begun_ms, self.answered_ms)
+        told = {"binlogd.start_ts": start_ts, "binlogd.commit_ts": commit_ts}
+        return SlowTransaction(start_ts, [write, sync], told)
 
 
 class TracesRefused(Exception):
