@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.etcd import real_etcd
 from tests.support.kafka import Kafka
+from tests.support.left_open import close_databases
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_server import MySql
 from tests.support.real_pd import pd_server
@@ -57,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: at the end no worker has a long test to itself."""
 
     def rank(item: pytest.Item) -> int:
-        path = item.path.relative_to(ROOT).as_posix()
+        path = os.path.relpath(item.path, ROOT)
         return next((n for n, slow in enumerate(SLOWEST_FIRST) if path.startswith(slow)), 9)
 
     for item in items:
@@ -79,6 +80,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         ]
         if alone:
             raise pytest.UsageError(f"xdist does not group {len(alone)} tests: {alone[0]}")
+
+
+def pytest_unconfigure() -> None:
+    """A test that fails must not keep the run from ending."""
+    close_databases()
 
 
 def _fixtures(item: pytest.Item) -> set[str]:

@@ -103,12 +103,11 @@ class UpstreamStore:
                 "SELECT 1 FROM sqlite_master WHERE name = 'ddl_jobs'"
             ):
                 await connection.executescript(_BEFORE)
-        except (sqlite3.Error, ValueError) as error:  # an error's words may be no text
+        except BaseException as error:  # whoever is cancelled leaves no thread behind either
             await connection.close()
-            reason = f"{path}: cannot be opened as a database: {error}"
-            raise ConfigError(reason, todo=_REMEDY) from error
-        except ConfigError:
-            await connection.close()
+            if isinstance(error, sqlite3.Error | ValueError):  # its words may be no text
+                reason = f"{path}: cannot be opened as a database: {error}"
+                raise ConfigError(reason, todo=_REMEDY) from error
             raise
         return cls(path, connection)
 

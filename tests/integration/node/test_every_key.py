@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,16 +239,17 @@ async def test_each_key_of_a_downstream_is_asked_for_or_does_nothing_and_says_so
     monkeypatch.setattr(assembly, "check_installed", lambda: None)  # keys, not libraries
     setup = setup_of(tmp_path, text)
     disk = PosixDisk(threads=1)
-    store = await open_store(setup, disk)
-    upstream = await open_upstream(setup, store)
-    assert setup.has_drainer
-    await identity(setup, disk)
-    make_drainer(setup, disk, None, upstream, DrainerMeasures())
-    make_sink(setup, disk, 7)
-    await upstream.close()
-    await store.close()
-    disk.close()
-    monkeypatch.undo()
+    async with AsyncExitStack() as stack:
+        stack.callback(monkeypatch.undo)
+        stack.callback(disk.close)
+        store = await open_store(setup, disk)
+        stack.push_async_callback(store.close)
+        upstream = await open_upstream(setup, store)
+        stack.push_async_callback(upstream.close)
+        assert setup.has_drainer
+        await identity(setup, disk)
+        make_drainer(setup, disk, None, upstream, DrainerMeasures())
+        make_sink(setup, disk, 7)
     tree, wrong = config.read_toml(text, "a test"), {}
     for key in keys("syncer.", "drainer."):
         is_off = key.startswith(SWITCHED_OFF.get(db_type, ("-",)))
