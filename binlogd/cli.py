@@ -6,10 +6,12 @@ Ctrl-C.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -60,8 +62,9 @@ _MODULES = {"base": "export_base"}
 """Where the module is called otherwise."""
 
 
-def command_line(words: Sequence[str] = ()) -> typer.Typer:
-    """The program; of its commands only the one that the first word names, where it names one.
+def command_line(words: Sequence[str] | None = None) -> typer.Typer:
+    """The program for these words: the command that the first one names; where it names none, every
+    command with its summary alone, which is enough for the overview. None: every command.
 
     A health check every few seconds would otherwise import a Drainer each time.
     """
@@ -77,13 +80,32 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
         epilog="Exit codes: 0 done, 1 something failed or differs, 2 configuration, 130 Ctrl-C.",
     )
     cli.callback(invoke_without_command=True)(_version)
-    named = [word for word in words[:1] if word in COMMANDS or word == "--version"]
+    named = [word for word in list(words or ())[:1] if word in COMMANDS or word == "--version"]
+    is_whole = words is None or bool(named)
     for name in COMMANDS.keys() & named if named else COMMANDS:
-        function = name.replace("-", "_")
-        module = import_module(f"binlogd.commands.{_MODULES.get(name, function)}")
-        command = with_manners(name, getattr(module, function))
+        command = _imported(name) if is_whole else _summary(name)
         cli.command(name, rich_help_panel=COMMANDS[name])(command)
     return cli
+
+
+def _imported(name: str) -> Callable[..., None]:
+    function = name.replace("-", "_")
+    module = import_module(f"binlogd.commands.{_MODULES.get(name, function)}")
+    return with_manners(name, getattr(module, function))
+
+
+def _summary(name: str) -> Callable[..., None]:
+    """What begins the docstring of a command, read without importing what the command needs."""
+    function = name.replace("-", "_")
+    path = Path(__file__).with_name("commands") / f"{_MODULES.get(name, function)}.py"
+    text = re.search(rf'^def {function}\(.*?^    """(.*?)\n\n', path.read_text(), re.M | re.S)
+    assert text is not None, f"{name} has no summary"
+
+    def shown() -> None:
+        """Never run: a line that begins with its name imports the command."""
+
+    shown.__doc__ = text[1]
+    return shown
 
 
 def main() -> None:
@@ -91,7 +113,8 @@ def main() -> None:
     words = as_go_reads_flags(sys.argv[1:])
     keep_files_from_others()
     try:
-        command_line(words)(words, standalone_mode=True)
+        is_completing = "_BINLOGD_COMPLETE" in os.environ  # its words are elsewhere
+        command_line(None if is_completing else words)(words, standalone_mode=True)
     except ConfigError as error:
         _fail(error, code=2)
     except Cancelled as error:

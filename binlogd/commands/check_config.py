@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from binlogd.commands.console import upstream_text
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -21,6 +20,7 @@ from binlogd.commands.options import (
     JsonOption,
     load_settings,
 )
+from binlogd.commands.status_screen import upstream_text
 from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host import loop
 from binlogd.node.assembly import downstream_of, table_filter

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from binlogd.commands.console import StatusScreen, print_status
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, get_status
+from binlogd.commands.status_screen import StatusScreen, print_status
 from binlogd.errors import ConfigError, NotRunning
 from binlogd.host import loop
 from binlogd.settings.setup import Setup

@@ -5,22 +5,48 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from binlogd.cli import COMMANDS
+import pytest
+import typer
+
+from binlogd.cli import COMMANDS, command_line
 
 RUNS_A_NODE = {"serve", "restore"}
 _LOOK = """
 import sys
 from binlogd.cli import command_line
 
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     command_line([name])
-print([each for each in ("binlogd.app", "pyspark", "pyarrow") if each in sys.modules])
+print([each for each in sys.argv[1].split() if each in sys.modules])
 """
+
+
+def _imported(names: list[str], looked_for: str) -> str:
+    words = [sys.executable, "-c", _LOOK, looked_for, *names]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_no_command_imports_the_service_or_spark_before_it_needs_them() -> None:
     names = sorted(COMMANDS.keys() - RUNS_A_NODE)
-    looked = subprocess.run(
-        [sys.executable, "-c", _LOOK, *names], capture_output=True, text=True, check=True
-    )
-    assert looked.stdout.strip() == "[]"
+    assert _imported(names, "binlogd.app pyspark pyarrow") == "[]"
+
+
+def test_what_asks_a_running_node_reads_no_binlogs() -> None:
+    rows = "binlogd.tidb.row binlogd.wire.codec aiomysql pymysql numpy aiohttp grpclib"
+    assert _imported(["status", "health", "state", "page"], rows) == "[]"
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "staus"])
+def test_the_overview_imports_no_command(word: str) -> None:
+    assert _imported([word], "binlogd.commands.dump binlogd.commands.options") == "[]"
+
+
+def test_the_overview_says_of_each_command_what_its_own_help_begins_with() -> None:
+    shown = typer.main.get_command(command_line([]))
+    whole = typer.main.get_command(command_line())
+    assert isinstance(shown, typer.core.TyperGroup)
+    assert isinstance(whole, typer.core.TyperGroup)
+    assert list(shown.commands) == list(whole.commands) == list(COMMANDS)
+    for name, command in whole.commands.items():
+        assert shown.commands[name].get_short_help_str(200) == command.get_short_help_str(200)
+        assert shown.commands[name].rich_help_panel == command.rich_help_panel  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from binlogd.commands.console import print_status
+from binlogd.commands.status_screen import print_status
 from binlogd.status import (
     DdlAtWork,
     DrainerStatus,
