@@ -36,14 +36,15 @@ _LEFT = {
 }
 """By command: what an interruption leaves, and how to go on. What is not here only reads."""
 _READS = "nothing was changed"
+LogLevelOption = Annotated[
+    Literal["debug", "info", "warn", "error"] | None,
+    typer.Option("--log-level", help="Write log lines, from this level on."),
+]
 _LOG_LEVEL = inspect.Parameter(
     "log_level",
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
-    annotation=Annotated[
-        Literal["debug", "info", "warn", "error"] | None,
-        typer.Option("--log-level", help="Write log lines, from this level on."),
-    ],
+    annotation=LogLevelOption,
 )
 
 

@@ -47,10 +47,12 @@ def load_setup(
     data_dir: str | None = None,
     addr: str | None = None,
     schema_history: str | None = None,
+    log_level: str | None = None,
 ) -> Setup:
     """The configuration with what the command line says. Raises ConfigError."""
     given = {"data_dir": data_dir, "addr": addr, "upstream.schema_history": schema_history}
-    return Setup(load_settings(path, **given).config, is_elsewhere=addr is not None)
+    settings = load_settings(path, **given, log_level=log_level)
+    return Setup(settings.config, is_elsewhere=addr is not None)
 
 
 def load_asking(path: Path | None, addr: str | None, data_dir: str | None = None) -> Setup:

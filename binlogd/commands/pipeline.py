@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from binlogd.commands.manner import LogLevelOption
 from binlogd.commands.options import ConfigOption, load_setup
 from binlogd.commands.pipeline_options import (
     BaseOption,
@@ -45,12 +46,14 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
     take_over: TakeOverOption = False,
     package: PackageOption = None,
     config_file: ConfigOption = None,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Run the Drainer's work on Spark: into Delta or Iceberg tables, or into what [syncer] names.
 
     Each batch is a range of commit_ts. Killed at any moment, the same command goes on without loss
     or doubling; with a new --checkpoint it goes on where the target is. DDL is carried through. In
-    a lake, PLACE/tables.json names the versions that belong together.
+    a lake, PLACE/tables.json names the versions that belong together. With --log-level debug you
+    see what Spark itself writes.
 
         binlogd pipeline --source /var/lib/binlogd --into delta:/lake --checkpoint /lake/_checkpoint
 
@@ -80,4 +83,5 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         base=base,
         base_time_zone=base_time_zone,
     )
-    run_here(arguments, load_setup(config_file), cores=cores, memory_mb=memory_mb)
+    setup = load_setup(config_file, log_level=log_level)
+    run_here(arguments, setup, cores=cores, memory_mb=memory_mb)

@@ -7,13 +7,17 @@ import sys
 import typer
 
 from binlogd import app
+from binlogd.commands.manner import LogLevelOption
 from binlogd.commands.options import AddrOption, ConfigOption, DataDirOption, load_setup
 from binlogd.commands.running import page_address
 from binlogd.settings.setup import Setup
 
 
 def serve(
-    config_file: ConfigOption = None, data_dir: DataDirOption = None, addr: AddrOption = None
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    addr: AddrOption = None,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Run the appliance: receive binlogs and replicate them, until SIGTERM.
 
@@ -26,7 +30,7 @@ def serve(
     """
 
     def read() -> Setup:
-        return load_setup(config_file, data_dir, addr)
+        return load_setup(config_file, data_dir, addr, log_level=log_level)
 
     setup = read()
     if sys.stdout.isatty():  # the log alone goes to files and collectors

@@ -195,7 +195,8 @@ class DirectoryInput(_Placed):
         if not store.exists():
             raise ConfigError(
                 f"{self._data_dir}: holds no {STORE_FILE} with the DDL history; give it by the"
-                " option schemaHistory: a file with TiDB's answer at /ddl/history"
+                " option schemaHistory: a file with TiDB's answer at /ddl/history (binlogd pipeline"
+                " --option schemaHistory=FILE, or upstream.schema-history of its --config)"
             )
         return [job_from_json(raw) for raw in kept_jobs(store)]
 

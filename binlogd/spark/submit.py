@@ -16,9 +16,11 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import zipfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -37,6 +39,9 @@ from binlogd.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    from binlogd.snapshot.spec import SessionSpec
 
 _ROOT = Path(__file__).parents[2]
 _MAIN = '''"""Run by spark-submit: see `binlogd pipeline --help` for the words that follow."""
@@ -52,6 +57,9 @@ POLL_S = 1
 """Between two looks at whether somebody asked to stop."""
 ATTEMPTS_MAX = 5
 """Of a query whose Python did not start in time."""
+_LINES_TOLD = 3
+_CHATTER = re.compile(r"^\t| WARN |^Setting |^Using |^To adjust |^WARNING: Using incubator")
+"""Lines of Spark that every start has, and the steps of a stack."""
 
 log = structlog.get_logger(__name__)
 _OURS = re.compile(r"binlogd\.[\w.]+\.(\w+): (.+)")
@@ -111,15 +119,61 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     os.environ.pop("SPARK_HOME", None)
     for name in os.environ.keys() - environment_of_children(os.environ).keys():
         del os.environ[name]  # what it said is in `setup`
-    from binlogd.snapshot.process.session import session
     from binlogd.snapshot.spec import SessionSpec
 
     with tempfile.TemporaryDirectory(prefix="binlogd-pipeline-") as scratch:
-        spark = session(SessionSpec(scratch=scratch, cores=cores, memory_mb=memory_mb))
-        try:
+        spec = SessionSpec(scratch=scratch, cores=cores, memory_mb=memory_mb)
+        with _spark(spec, is_heard=setup.config.log_level == "debug") as spark:
             run(spark, arguments, into)
+
+
+@contextmanager
+def _spark(spec: SessionSpec, *, is_heard: bool) -> Iterator[SparkSession]:
+    """A Spark of this process. What its JVM writes is shown where it `is_heard`; otherwise the last
+    of it is told when Spark fails. Raises PipelineStopped for what is Spark's own."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
+    from pyspark.errors import PySparkException
+
+    from binlogd.snapshot.process.session import session
+    from binlogd.spark.lake.manifest import PipelineStopped
+
+    said: deque[str] = deque(maxlen=_LINES_TOLD)
+    try:
+        with nullcontext() if is_heard else kept_aside(said):
+            spark = session(spec)
+        try:
+            yield spark
         finally:
             spark.stop()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        first = str(error).partition("\n")[0]
+        told = " | ".join(said) or "nothing"
+        raise PipelineStopped(
+            f"Spark failed: {type(error).__name__}: {first}; its last lines: {told}",
+            todo="run it with --log-level debug to see all that Spark writes",
+        ) from error
+
+
+@contextmanager
+def kept_aside(said: deque[str]) -> Iterator[None]:
+    """What processes that begin inside write goes to `said`, also later; stacks are left out."""
+    reading, writing = os.pipe()
+
+    def listen() -> None:
+        with os.fdopen(reading, errors="replace") as lines:
+            said.extend(line.rstrip() for line in lines if not _CHATTER.search(line))
+
+    threading.Thread(target=listen, name="spark-says", daemon=True).start()
+    ours = {fd: os.dup(fd) for fd in (sys.stdout.fileno(), sys.stderr.fileno())}
+    try:
+        for fd in ours:
+            os.dup2(writing, fd)
+        yield
+    finally:
+        for fd, copy in ours.items():
+            os.dup2(copy, fd)
+            os.close(copy)
+        os.close(writing)
 
 
 def with_history(arguments: Arguments, setup: Setup) -> Arguments:
@@ -209,12 +263,14 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     """The lake, or the sink of a database: this pipeline's from now on. Raises ConfigError,
     PipelineStopped where it is another's."""
     from binlogd.spark.database import DatabaseSink
+    from binlogd.spark.inputs import open_input
     from binlogd.spark.lake.manifest import Claim
     from binlogd.spark.lake.moving import Lake
     from binlogd.spark.pipeline import Offsets
     from binlogd.spark.request import request
 
     asked = request({**arguments.source_options(), "form": "changes"})
+    open_input(asked).jobs()  # a source without a schema history is named before anything begins
     checkpoint = _named(arguments.checkpoint)
     mine = Claim(Offsets(arguments.checkpoint, asked).pipeline(), checkpoint)
     if arguments.is_lake:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import zipfile
+from collections import deque
 from pathlib import Path
 from random import Random
 
@@ -18,7 +20,7 @@ from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
-from binlogd.spark.submit import is_worker_late
+from binlogd.spark.submit import is_worker_late, kept_aside
 from tests.support import recordings_reader
 from tests.support.appliance import into_mariadb, run
 from tests.support.data_directory import write_log
@@ -48,13 +50,14 @@ def words(source: str, into: str, directory: Path, *more: str) -> list[str]:
 
 
 def started(command: list[str], directory: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "binlogd", *command],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (directory / "said").open("ab") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "binlogd", *command],
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=said,
+            stderr=said,
+        )
 
 
 def killed_after_a_batch(command: list[str], directory: Path, into: str, batches: int) -> None:
@@ -101,6 +104,8 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
     following.send_signal(signal.SIGTERM)
     assert following.wait(PATIENCE_S) == 0
     check_lake(logged, Lake(place_of(into)), end)
+    events = [json.loads(line)["event"] for line in (tmp_path / "said").read_text().splitlines()]
+    assert "batch_done" in events, "its own log, and no line of Spark's"
 
 
 def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
@@ -136,6 +141,34 @@ def test_wrong_words_are_told(more: list[str], said: str, tmp_path: Path) -> Non
     done = run(tmp_path, "pipeline", *more)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
+
+
+def test_a_source_without_a_history_ends_in_one_sentence_before_spark_begins(
+    tmp_path: Path,
+) -> None:
+    write_log(tmp_path / "data", [])
+    done = run(tmp_path, *words("data", "delta:lake", tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.startswith("binlogd: ")
+    assert "--option schemaHistory=FILE" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"], "nothing was claimed"
+
+
+def test_what_spark_writes_is_kept_aside_but_for_its_last_words(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    said: deque[str] = deque(maxlen=2)
+    lines = ["one", "26/11/23 WARN NativeCodeLoader: no", "two", "\tat java.lang.Thread", "three"]
+    with kept_aside(said):
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=sys.stderr.fileno())
+    sys.stderr.write("ours\n")
+    child.communicate(("\n".join(lines) + "\n").encode())
+    until = time.monotonic() + PATIENCE_S
+    while list(said) != ["two", "three"] and time.monotonic() < until:
+        time.sleep(0.01)
+    assert list(said) == ["two", "three"]
+    assert capfd.readouterr().err == "ours\n"
 
 
 def test_a_query_whose_python_started_too_late_is_begun_again() -> None:
