@@ -181,7 +181,7 @@ release-image: ## build and push IMAGE=registry/name for amd64 and arm64 on BASE
 image-test: setup ## build the image and run it for real, without a Docker engine (root, a few minutes)
 	$(SUDO) $(if $(SUDO),--preserve-env) env PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 $(BIN)/python tests/image/run.py
 
-report: $(VENV)/test.stamp ## write docs/FAULTS.md of what the newest runs left in build/
+report: $(VENV)/test.stamp ## write docs/FAULTS.md and docs/COMPATIBILITY.md of what the newest runs left in build/
 	@$(BIN)/python -m tests.report
 
 proto: $(VENV)/test.stamp ## compile the .proto files with betterproto's compiler

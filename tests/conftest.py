@@ -21,6 +21,7 @@ from tests.support.left_open import close_databases
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_server import MySql
 from tests.support.real_pd import pd_server
+from tests.support.tried import imported_by, taken
 
 if TYPE_CHECKING:
     from tests.support.browser import Browser
@@ -72,6 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """A worker that cannot see the groups would start a Spark, a Kafka and a MySQL of its own: so
     it was with pytest 9.2 and xdist 3.8, without a word."""
+    taken()  # what was read to make the tests belongs to none
     if session.config.getoption("loadgroup", default=False):
         alone = [
             item.nodeid
@@ -110,6 +112,14 @@ def pytest_runtest_makereport(
             task.print_stack(file=stacks)
         report.sections.append(("Tasks that were waiting", stacks.getvalue()))
     return report
+
+
+@pytest.fixture(autouse=True)
+def _programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The JUnit file names those of others that a test has to do with: `tests.support.tried`."""
+    yield
+    imported_by(request.module)
+    request.node.user_properties += [("tried", f"{name} = {said}") for name, said in taken()]
 
 
 @pytest.fixture(autouse=True)

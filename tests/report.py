@@ -4,7 +4,8 @@
 
 A run adds what it tried to `tests/report.json`, which is checked in, each with its day and commit;
 what it did not try stays as it was told before. docs/FAULTS.md is that file as a page, and the
-planted bugs of `tests/mutants`. Nothing on it is written by hand.
+planted bugs of `tests/mutants`. Nothing on it is written by hand. docs/COMPATIBILITY.md is made of
+the same runs, by `tests.compatibility`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from tests import compatibility
 from tests.mutants.catalogue import load
 from tests.mutants.results import latest, summary, table
 
@@ -162,7 +164,7 @@ def _load(entry: Entry) -> str:
 
 
 def main() -> None:
-    """Takes in what `build/` has, and writes the page."""
+    """Takes in what `build/` has, and writes the pages."""
     said = ("git", "rev-parse", "--short", "HEAD")
     commit = subprocess.run(said, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     day = datetime.now(UTC).date().isoformat()
@@ -170,6 +172,10 @@ def main() -> None:
     KEPT.write_text(json.dumps(told, indent=1) + "\n")
     PAGE.write_text(page(told))
     sys.stdout.write(f"{PAGE.relative_to(ROOT)}: {len(told)} results\n")
+    runs = [compatibility.entries_of(junit) for junit in sorted(BUILD.glob("*.xml"))]
+    tried = compatibility.merged(compatibility.kept(), runs, commit.strip())
+    compatibility.keep(tried)
+    sys.stdout.write(f"{compatibility.PAGE.relative_to(ROOT)}: {len(tried)} results\n")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from tests.sim.mysql import SimMySql
 from tests.support.kafka import Kafka, read_committed
 from tests.support.mariadb import MariaDb
 from tests.support.replay import sink_for
+from tests.support.tried import tried
 
 Rows = Counter[tuple[int, str]]
 
@@ -101,6 +102,7 @@ class SqlitePlace:
         self._path, self._disk = path, disk
 
     def sink(self) -> Sink:
+        tried("SQLite", sqlite3.sqlite_version)
         return SqliteSink(self._path, self._disk)
 
     async def rows(self, table: str) -> Rows:

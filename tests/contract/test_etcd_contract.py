@@ -37,7 +37,7 @@ from binlogd.wire.generated.etcdserverpb import (
 )
 from tests.contract import etcd_pair
 from tests.contract.etcd_pair import Place, Request, observed, said
-from tests.support.etcd import forgotten, own_etcd
+from tests.support.etcd import forgotten, own_etcd, say_version
 from tests.support.pump_world import eventually
 
 _NUMBERS = itertools.count()
@@ -55,7 +55,9 @@ async def placed(client: EtcdClient, keyspace: KeyspaceStore | None = None) -> P
 @pytest.fixture(params=["own", "real"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     if request.param == "real":
-        async with EtcdClient([("127.0.0.1", request.getfixturevalue("real_etcd_port"))]) as client:
+        port = request.getfixturevalue("real_etcd_port")
+        say_version(port)
+        async with EtcdClient([("127.0.0.1", port)]) as client:
             yield await placed(client)
     else:
         limits = KeyspaceLimits(history_revisions=20)
@@ -84,6 +86,8 @@ def test_both_answer_and_tell_the_same_for_long(
 
 
 def hold_against_each_other(real_etcd_port: int, directory: Path, steps: list[Request]) -> None:
+    say_version(real_etcd_port)
+
     async def run() -> None:
         path = directory / "upstream.db"
         async with (
@@ -392,6 +396,7 @@ def _plain(place: Place, kv: KeyValue | None) -> object:
 
 
 async def test_a_stream_of_watches_says_the_same(real_etcd_port: int, tmp_path: Path) -> None:
+    say_version(real_etcd_port)
     async with asyncio.timeout(120):
         real = await watched_through(real_etcd_port)
         async with own_etcd(tmp_path / "upstream.db") as (port, _):

@@ -21,7 +21,7 @@ from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
-from tests.support.etcd import forgotten, own_etcd
+from tests.support.etcd import forgotten, own_etcd, say_version
 from tests.support.real_pd import real_pd
 
 GO_ENTRY = (
@@ -63,7 +63,9 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 yield Place(NodeRegistry(client), client, None)
         return
     if request.param == "real":
-        async with EtcdClient([("127.0.0.1", request.getfixturevalue("real_etcd_port"))]) as client:
+        port = request.getfixturevalue("real_etcd_port")
+        say_version(port)
+        async with EtcdClient([("127.0.0.1", port)]) as client:
             await client.delete_range(DeleteRangeRequest(key=b"/tidb-binlog", range_end=b"/u"))
             yield Place(NodeRegistry(client), client, None)
         return

@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 from tests.support.appliance import run
+from tests.support.artefacts import ARTEFACTS
 from tests.support.pump_world import ROOMY, commit, posix_world, prewrite, written
 
 
@@ -59,7 +60,7 @@ def test_wrong_words_are_the_configurations_fault(tmp_path: Path) -> None:
 
 
 def test_the_pumps_of_a_cluster_are_adopted(tmp_path: Path) -> None:
-    golden = Path(__file__).parents[1] / "golden" / "artefacts" / "pump_value_ddl.tar.gz"
+    golden = ARTEFACTS / "pump_value_ddl.tar.gz"
     with tarfile.open(golden) as archive:
         archive.extractall(tmp_path, filter="data")
     words = ("adopt", tmp_path / "pump0", tmp_path / "pump1", "--data-dir", tmp_path / "new")

@@ -29,6 +29,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, compare
 from tests.support.replay import SKIPPED
 from tests.support.s3 import s3_server
+from tests.support.tried import library
 from tests.workload.generator import Options
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,7 @@ def archived(directory: Path, options: Options) -> tuple[Logged, str]:
 
 
 def words(source: str, into: str, directory: Path, *more: str) -> list[str]:
+    library("pyspark")  # the command starts it
     checkpoint = str(directory / "checkpoint")
     return ["pipeline", "--source", source, "--into", into, "--checkpoint", checkpoint, *more]
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.appliance import Appliance, into_mariadb, killed_at_random, run
+from tests.support.artefacts import ARTEFACTS
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import compare, connect, history, info
 from tests.support.replica_reader import replica_differences
 from tests.workload.recording import feed_recording
 
-GO_PUMPS = Path(__file__).parents[1] / "golden" / "artefacts" / "pump_value_ddl.tar.gz"
+GO_PUMPS = ARTEFACTS / "pump_value_ddl.tar.gz"
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 SYSTEM = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
 

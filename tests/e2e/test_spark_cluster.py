@@ -25,6 +25,7 @@ from tests.support.appliance import run
 from tests.support.logged import Logged, check_lake, read
 from tests.support.ports import free_port
 from tests.support.s3 import S3, s3_server
+from tests.support.tried import library
 from tests.workload.generator import Options
 
 SPARK = Path(pyspark.__file__).parent
@@ -35,6 +36,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
 def environment() -> dict[str, str]:
     """Nothing of this working copy is importable: workers have what --py-files brings."""
+    library("pyspark")
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return {
         **kept,

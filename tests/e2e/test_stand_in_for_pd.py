@@ -32,7 +32,7 @@ from tests.support.appliance import Appliance, run
 from tests.support.nodes import own_registry
 from tests.support.recordings_reader import RECORDINGS, history, info
 from tests.support.replica_reader import replica_differences
-from tests.support.wire_recordings import WIRE
+from tests.support.wire_recordings import WIRE, say_whose
 from tests.workload.recording import cluster_id, feed_recording
 
 RECORDING = RECORDINGS / "keys"
@@ -166,6 +166,7 @@ def _put(appliance: Appliance, path: str) -> bytes:
 
 def _asked_of_a_go_pump() -> tuple[str, bytes]:
     """What binlogctl's offline-pump asked a Go Pump over HTTP, and what it was told."""
+    say_whose("binlogctl", "pump")
     with gzip.open(WIRE / "binlogctl-to-pump.jsonl.gz", "rt") as recorded:
         said = next(each for each in map(json.loads, recorded) if each["dir"] == "http-response")
     return said["method"].removeprefix("PUT "), bytes.fromhex(said["hex"])

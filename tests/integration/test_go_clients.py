@@ -20,8 +20,10 @@ import pytest
 from tests.support.appliance import Appliance
 from tests.support.appliance import run as command
 from tests.support.certificates import Authority
+from tests.support.etcd import say_version
 from tests.support.go_programs import built
 from tests.support.recordings_reader import RECORDINGS, history
+from tests.support.tried import tried
 
 Build = Callable[..., Path]
 
@@ -200,6 +202,9 @@ def test_etcdctl_does_here_what_it_does_at_an_etcd(
     etcdctl = shutil.which("etcdctl")
     if etcdctl is None:
         pytest.skip("etcdctl is not installed: `make setup-soak` does")
+    version = subprocess.run([etcdctl, "version"], check=True, capture_output=True, text=True)
+    tried("etcdctl", version.stdout.split()[2])
+    say_version(real_etcd_port)
     said = []
     for port in (appliance.port, real_etcd_port):
         answers = []

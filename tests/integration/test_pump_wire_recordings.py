@@ -30,6 +30,7 @@ from binlogd.wire import codec, peek
 from tests.support.memory_pump import Cluster
 from tests.support.pump_world import posix_world
 from tests.support.recordings_reader import RECORDINGS
+from tests.support.wire_recordings import say_whose
 
 WRITE, PULL = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs"
 
@@ -44,6 +45,12 @@ def said(name: str, direction: str, method: str = "") -> list[bytes]:
         for row in rows
         if row["dir"] == direction and (row["call"] in calls or row.get("method") == method)
     ]
+
+
+@pytest.fixture(autouse=True)
+def _whose() -> None:
+    """They are read once for all tests."""
+    say_whose("tidb", "pump", "drainer")
 
 
 FROM_TIDB = said("tidb-to-pump", "request", WRITE)

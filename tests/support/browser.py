@@ -11,6 +11,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from tests.support.tried import tried
+
 WAIT_S = 120.0
 
 
@@ -35,6 +37,7 @@ class Browser:
 
     def look(self, *, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
         """A window of this size, for a system that is light or dark."""
+        tried("Chromium", str(self.driver.capabilities["browserVersion"]))
         self.driver.execute_cdp_cmd(
             "Emulation.setEmulatedMedia",
             {"features": [{"name": "prefers-color-scheme", "value": scheme}]},

@@ -12,6 +12,8 @@ from typing import Any
 import promql_parser as promql
 import yaml
 
+from tests.support.tried import library
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
@@ -66,6 +68,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 def selectors(expression: str) -> list[Selector]:
     """What it reads. Raises ValueError when it is no PromQL."""
+    library("promql-parser")
     found: list[Selector] = []
 
     def visit(node: Any) -> bool:

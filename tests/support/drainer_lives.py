@@ -39,6 +39,7 @@ from binlogd.tso import NO_TS, Tso
 from tests.support.job_history import MemoryHistory
 from tests.support.recordings_reader import RECORDINGS, committed, history
 from tests.support.replay import filter_for
+from tests.support.tried import tried
 
 RECORDING = RECORDINGS / "keys"
 SKIPPED = ("keys_wrong",)
@@ -158,6 +159,7 @@ class Replicating:
         """What the downstream holds: the records of the files, or the rows of each table."""
         if self.kind == "file":
             return [record.payload for _, record in file_records(self.directory / "out" / "log")]
+        tried("SQLite", sqlite3.sqlite_version)
         with closing(sqlite3.connect(self.directory / "replica" / "replica.db")) as replica:
             names = [name for (name,) in replica.execute("SELECT name FROM _binlogd_tables")]
             return [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -24,6 +26,7 @@ from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
 from binlogd.wire.generated.etcdserverpb import CompactionRequest, PutRequest
 from tests.support.ports import free_port
+from tests.support.tried import tried
 
 _START_S = 120.0
 
@@ -59,6 +62,17 @@ def real_etcd(directory: Path) -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
+
+
+def say_version(port: int) -> None:
+    """That a test has to do with the real one at this port."""
+    tried("etcd", _version_at(port))
+
+
+@cache
+def _version_at(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/version", timeout=30) as answer:
+        return str(json.load(answer)["etcdserver"])
 
 
 def _wait_until_healthy(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
+from tests.support.tried import tried
 
 JARS = Path(__file__).parents[2] / ".venv" / "kafka"
 CLUSTER = "AAECAwQFBgcICQoLDA0ODw"
@@ -77,6 +78,12 @@ SESSION_MS = 1000
 """How long the listener LOGIN believes an OAUTHBEARER token: then it asks for a new one."""
 
 
+def version_of(jar: str, directory: Path = JARS) -> str:
+    """Of a jar by its name, as Maven has put it there."""
+    (found,) = directory.glob(f"{jar}-[0-9]*.jar")
+    return found.stem.removeprefix(f"{jar}-")
+
+
 class Kafka:
     """`start` before use, `stop` at the end; `kill` and `start` on the same data are a crash."""
 
@@ -116,10 +123,13 @@ class Kafka:
 
     @property
     def address(self) -> str:
+        """Where it listens in plain text."""
+        tried("Kafka broker", version_of("kafka_2.13"))
         return f"127.0.0.1:{self.port}"
 
     def at(self, listener: str) -> str:
         """The address of one of LISTENERS."""
+        tried("Kafka broker", version_of("kafka_2.13"))
         return f"127.0.0.1:{self._ports[listener]}"
 
     def start(self) -> None:

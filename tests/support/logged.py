@@ -21,6 +21,7 @@ from binlogd.tso import MAX_TS, Tso
 from tests.support import snapshot_reader
 from tests.support.data_directory import write_log
 from tests.support.recordings_reader import Row
+from tests.support.tried import library
 from tests.workload.generator import Options, Workload
 
 
@@ -85,6 +86,7 @@ def held(
 
 def lake_rows(lake: Lake, table: LakeTable) -> pa.Table:
     """What a reader of `tables.json` finds."""
+    library("deltalake" if lake.place.kind == "delta" else "pyiceberg")
     where = lake.place.table(table.directory)
     if lake.place.kind == "delta":
         options = lake.place.delta_options()

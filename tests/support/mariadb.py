@@ -21,6 +21,7 @@ import pymysql
 
 from tests.support.ports import free_port
 from tests.support.recordings_reader import SYSTEM_SCHEMAS, connect
+from tests.support.tried import tried
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 120.0
@@ -74,6 +75,7 @@ class MariaDb:
             *options,
         )
         self._process: subprocess.Popen[bytes] | None = None
+        self._version = ""  # as it says when it has started
 
     def start(self) -> None:
         """Returns when it answers; on data left by a crash it recovers first."""
@@ -88,6 +90,10 @@ class MariaDb:
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._wait_for_answer()
+        ((version,),) = self.execute("SELECT VERSION()")
+        assert version is not None
+        self._version = version.decode()
+        tried(self.name, self._version)
 
     def command(self, data: Path) -> list[str]:
         """What starts it on a data directory."""
@@ -155,6 +161,7 @@ class MariaDb:
 
     def reset(self) -> None:
         """Drops every schema that a test made, the checkpoint's too."""
+        tried(self.name, self._version)
         kept = {name.encode() for name in SYSTEM_SCHEMAS} - {b"tidb_binlog"}
         schemas = [name for (name,) in self.execute("SHOW DATABASES") if name not in kept]
         drops = [f"DROP DATABASE `{(name or b'').decode()}`" for name in schemas]

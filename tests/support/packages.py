@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ports import free_port
+from tests.support.tried import tried
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -82,6 +83,7 @@ def check_program(programs: Path, directory: Path) -> None:
         f'addr = "127.0.0.1:{port}"\ndata-dir = "log"\n[drainer]\nenabled = false\n'
     )
     binlogd, quiet = programs / "binlogd", {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
+    tried("Python", run(programs / "python", "-V", cwd=directory).split()[1])
     assert version in run(binlogd, "--version", cwd=directory, environ=quiet)
     run(binlogd, "check-config", "--config", "binlogd.toml", cwd=directory, environ=quiet)
     with subprocess.Popen(

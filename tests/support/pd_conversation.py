@@ -24,7 +24,7 @@ from grpclib.const import Cardinality
 from binlogd.grpc.channel import PlainChannel
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import pdpb
-from tests.support.wire_recordings import WIRE
+from tests.support.wire_recordings import WIRE, say_whose
 
 CLIENTS = ("pump", "drainer", "tidb", "binlogctl")
 _UNARY: dict[str, tuple[type[Any], type[Any]]] = {
@@ -95,6 +95,7 @@ class OpenStream:
 def lines(clients: Sequence[str] = CLIENTS) -> list[Said]:
     """What was said, in the order of time."""
     found: list[tuple[int, Said]] = []
+    say_whose(*clients, "pd")
     for client in clients:
         methods: dict[int, str] = {}
         with gzip.open(WIRE / f"{client}-to-pd.jsonl.gz", "rt") as recorded:

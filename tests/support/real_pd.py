@@ -19,7 +19,7 @@ from urllib.error import HTTPError
 
 from binlogd.upstream.pd.members import Address
 from tests.support.certificates import Authority
-from tests.support.go_programs import built
+from tests.support.go_programs import built, say_modules
 from tests.support.ports import free_port
 
 PATIENCE_S = 180.0
@@ -37,6 +37,7 @@ class RealPd:
     def __init__(
         self, program: Path, directory: Path, count: int, authority: Authority | None = None
     ) -> None:
+        say_modules(program)
         self._program, self._directory, self._authority = program, directory, authority
         self._ports = {f"pd{number}": (free_port(), free_port()) for number in range(count)}
         cluster = ",".join(f"{name}={self._url(name, 1)}" for name in self._ports)

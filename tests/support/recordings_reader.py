@@ -32,6 +32,7 @@ import pymysql.connections
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.tso import Tso
+from tests.support.tried import tried
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -72,6 +73,7 @@ class Recorded(NamedTuple):
 
 def records(directory: Path) -> Iterator[Recorded]:
     """All requests over all Pumps in the order of their arrival."""
+    _say_whose(directory)
     with gzip.open(directory / "binlogs.rec.gz", "rb") as stream:
         while head := stream.read(RECORD_HEAD.size):
             arrival_us, pump, size = RECORD_HEAD.unpack(head)
@@ -112,6 +114,7 @@ def _popped(ready: list[tuple[int, int, bytes]]) -> CommittedBinlog:
 
 def history(directory: Path) -> bytes:
     """The DDL history, word for word as `/ddl/history` served it at the end."""
+    _say_whose(directory)
     return gzip.decompress((directory / "ddl_history.json.gz").read_bytes())
 
 
@@ -120,6 +123,13 @@ def info(directory: Path) -> dict[str, Any]:
     answer = json.loads((directory / "info.json").read_text())
     assert isinstance(answer, dict)
     return answer
+
+
+def _say_whose(directory: Path) -> None:
+    if directory.parent != RECORDINGS:
+        return  # what a test wrote in the same form
+    whose = str(info(directory)["source"]).removeprefix("recorded from a TiDB ").partition(",")[0]
+    tried("TiDB, as recorded", whose.replace(" cluster", ""))
 
 
 def _uvarint(data: bytes, at: int) -> tuple[int, int]:

@@ -23,12 +23,14 @@ from tests.support.recordings_reader import (
     expected,
     skipping,
 )
+from tests.support.tried import tried
 
 
 def replica_differences(directory: Path, path: Path, skip: Sequence[str]) -> list[str]:
     """How a replica differs from a recording; empty when its tables hold the same."""
     is_skipped = skipping(skip)
     found: list[str] = []
+    tried("SQLite", sqlite3.sqlite_version)
     with closing(sqlite3.connect(path)) as replica:
         stored = replica.execute("SELECT name, info FROM _binlogd_tables").fetchall()
         infos = {name.lower(): (name, table_from_json(info)) for name, info in stored}
@@ -46,6 +48,7 @@ def replica_differences(directory: Path, path: Path, skip: Sequence[str]) -> lis
 
 def replica_rows(path: Path, table: str, column: str) -> list[object]:
     """The values of a column, sorted."""
+    tried("SQLite", sqlite3.sqlite_version)
     with closing(sqlite3.connect(path)) as replica:
         rows = replica.execute(f'SELECT "{column}" FROM "{table}" ORDER BY 1').fetchall()
     return [value for (value,) in rows]

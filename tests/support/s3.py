@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import pyarrow.fs as fs
 
+from tests.support.tried import library
+
 _SERVER = """
 import sys
 from moto.server import ThreadedMotoServer
@@ -29,6 +31,7 @@ class S3:
 
     def url(self, path: str) -> str:
         """A prefix in a bucket of its own, with all that reaches it."""
+        library("moto")
         options = f"endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
         url = f"s3://testing:testing@bucket-{next(_NUMBERS)}/{path}?{options}"
         system, root = fs.FileSystem.from_uri(url + "&allow_bucket_creation=true")

@@ -21,6 +21,7 @@ from aiohttp import web
 
 from binlogd.host.tls import ServerTls
 from tests.support.ports import free_port
+from tests.support.tried import tried
 
 APICURIO = Path(__file__).parents[2] / ".venv" / "apicurio"
 START_TIMEOUT_S = 120.0
@@ -177,6 +178,11 @@ class Apicurio:
             assert self._process.poll() is None, (self._directory / "apicurio.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.2)
+        tried("Apicurio registry", self._says_version())
+
+    def _says_version(self) -> str:
+        with urlopen(self.url.replace("ccompat/v7", "registry/v2/system/info"), timeout=30) as info:
+            return str(json.load(info)["version"])
 
     def _answers(self) -> bool:
         try:

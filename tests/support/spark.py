@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from pyspark.sql import SparkSession
 
 from binlogd.snapshot import job as job_module
 from binlogd.snapshot.bases import choice
@@ -28,6 +29,7 @@ from binlogd.snapshot.spec import (
     TypeOptions,
 )
 from binlogd.tso import NO_TS, Tso
+from tests.support.tried import library, tried
 
 ROOT = Path(__file__).parents[2]
 TYPES = TypeOptions(invalid_text="replace")
@@ -41,7 +43,17 @@ class WarmSpark:
         self._numbers = itertools.count()
         scratch = directory / "scratch"
         scratch.mkdir()
-        self.spark = session(SessionSpec(scratch=str(scratch)), EXPORT_SETTINGS)
+        self._spark = session(SessionSpec(scratch=str(scratch)), EXPORT_SETTINGS)
+        virtual_machine = self._spark.sparkContext._jvm
+        assert virtual_machine is not None
+        self._java = str(virtual_machine.System.getProperty("java.version"))
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session itself."""
+        library("pyspark")
+        tried("Java, under Spark", self._java)
+        return self._spark
 
     def export(
         self,

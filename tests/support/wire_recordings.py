@@ -12,9 +12,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.support.recordings_reader import RECORDINGS
+from tests.support.recordings_reader import RECORDINGS, info
+from tests.support.tried import tried
 
 WIRE = RECORDINGS / "wire"
+_PROGRAMS = {
+    "tidb": "TiDB, as recorded",
+    "pd": "PD, as recorded",
+    "pump": "Go Pump, as recorded",
+    "drainer": "Go Drainer, as recorded",
+    "binlogctl": "binlogctl, as recorded",
+}
+"""Those of the recording that are real: its TiKV was a stand-in."""
 _CUT = "..."  # what follows in a long message is not in the recording
 
 
@@ -29,9 +38,17 @@ class Call:
     status: str = ""
 
 
+def say_whose(*programs: str) -> None:
+    """That a test has to do with what these said."""
+    versions = info(WIRE)["versions"]
+    for each in sorted({*programs} & set(versions)):
+        tried(_PROGRAMS[each], versions[each])
+
+
 def calls(who: str, whom: str, service: str = "") -> Sequence[Call]:
     """The calls of one program to another, by their start; those of one service alone."""
     found: dict[int, Call] = {}
+    say_whose(who, whom)
     with gzip.open(WIRE / f"{who}-to-{whom}.jsonl.gz", "rt") as lines:
         for line in lines:
             said = json.loads(line)

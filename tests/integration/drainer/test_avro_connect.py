@@ -17,7 +17,9 @@ from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from tests.integration.drainer.test_debezium_avro import changes, schemas_at
 from tests.integration.drainer.test_debezium_schemas import EXPECTED, columns, differences
+from tests.support.kafka import version_of
 from tests.support.schema_registry import APICURIO, Apicurio
+from tests.support.tried import tried
 
 pytestmark = pytest.mark.soak
 READING = {
@@ -48,6 +50,8 @@ def gateway() -> Iterator[JavaGateway]:
 
 
 def converter(gateway: JavaGateway, kind: Any, options: dict[str, str], *, is_key: bool) -> Any:
+    jar = version_of("apicurio-registry-utils-converter", APICURIO / "converter")
+    tried("Kafka Connect's AvroConverter of Apicurio", jar)
     given = gateway.jvm.java.util.HashMap()
     for name, value in options.items():
         given.put(name, value)

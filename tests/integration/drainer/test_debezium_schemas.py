@@ -23,7 +23,8 @@ from binlogd.settings import config
 from binlogd.tidb.model import ActionType, job_from_json
 from binlogd.tso import Tso
 from tests.integration.drainer.test_kafka_notations import row_messages
-from tests.support.kafka import JARS
+from tests.support.kafka import JARS, version_of
+from tests.support.tried import tried
 
 
 class Connect:
@@ -46,6 +47,7 @@ class Connect:
 
     def read(self, text: bytes, *, is_key: bool = False) -> tuple[Any, Any]:
         """The schema as Connect has it, and the payload that came through it."""
+        tried("Kafka Connect's JsonConverter", version_of("connect-json"))
         found = self._readers[is_key].toConnectData("t", text)
         written = self._writers[is_key].fromConnectData("t", found.schema(), found.value())
         return found.schema(), json.loads(written, parse_float=Decimal)

@@ -11,9 +11,10 @@ import pytest
 
 from binlogd.drainer.files.log import encode_record, file_records, read_file_log
 from binlogd.drainer.messages.pb import PbColumn, PbEvent, PbTransaction, decode, head_of
+from tests.support.artefacts import ARTEFACTS
 from tests.support.file_logs import written
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "drainer_file_ddl.tar.gz"
+GOLDEN = ARTEFACTS / "drainer_file_ddl.tar.gz"
 
 
 # --- the original's files ----------------------------------------------------------------

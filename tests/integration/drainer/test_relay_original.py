@@ -28,12 +28,13 @@ from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from tests.sim.disk import SimDisk
+from tests.support.artefacts import ARTEFACTS
 from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, committed, compare, history
 from tests.support.replay import SKIPPED, filter_for, running, server_of, sink_for
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "drainer_relay_keys.tar.gz"
+GOLDEN = ARTEFACTS / "drainer_relay_keys.tar.gz"
 LEFT_OUT = ("keys_tidb", "keys_fk", "keys_wrong")
 Part = list[tuple[Txn, bytes]]
 

@@ -18,11 +18,11 @@ from binlogd.drainer.restore import Restored
 from binlogd.drainer.restore_original import restore_original
 from binlogd.errors import ConfigError, CorruptRelay
 from binlogd.tso import Tso
+from tests.support.artefacts import ARTEFACTS
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS
 from tests.support.replay import SKIPPED, apply_all, server_of, sink_for, translated
 
-ARTEFACTS = Path(__file__).parents[2] / "golden" / "artefacts"
 CHECKPOINT_TS, RECOVERED_TS, LAST_TS = (
     Tso(470611451185725448),
     Tso(470611451199094800),

@@ -16,10 +16,11 @@ from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.tidb.row import RowDecoder
 from binlogd.tools.raw import rows_of
 from binlogd.wire import peek
+from tests.support.artefacts import ARTEFACTS
 from tests.support.file_logs import recorded_txns
 from tests.support.recordings_reader import RECORDINGS, committed
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "drainer_relay_keys.tar.gz"
+GOLDEN = ARTEFACTS / "drainer_relay_keys.tar.gz"
 
 
 def message(txn: Txn, payload: bytes) -> bytes:

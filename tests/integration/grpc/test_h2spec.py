@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,6 +16,7 @@ from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from tests.support.go_programs import built
 from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.tried import tried
 
 EXPECTED_FAILURES = {
     # it sends GET, which is answered 405 without the body that it waits for
@@ -38,7 +40,11 @@ EXPECTED_FAILURES = {
 def _tool(directory: Path) -> str:
     """Where h2spec is."""
     package = "github.com/summerwind/h2spec/cmd/h2spec"
-    return shutil.which("h2spec") or str(built("h2spec", directory, package=package))
+    if found := shutil.which("h2spec"):
+        said = subprocess.run([found, "--version"], check=True, capture_output=True, text=True)
+        tried("h2spec", said.stdout.split()[1])
+        return found
+    return str(built("h2spec", directory, package=package))
 
 
 @pytest.mark.soak

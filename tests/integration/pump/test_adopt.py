@@ -22,9 +22,10 @@ from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
 from binlogd.tso import MAX_TS, Tso
 from binlogd.wire.peek import join, peek
+from tests.support.artefacts import ARTEFACTS
 from tests.support.pump_world import at, commit, numbers, posix_world, prewrite, pulled, written
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "pump_value_ddl.tar.gz"
+GOLDEN = ARTEFACTS / "pump_value_ddl.tar.gz"
 OPTIONS = ShardOptions(log=LogLimits(segment_bytes_max=50_000))
 
 

@@ -20,9 +20,10 @@ from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek, prewrite_binlog
+from tests.support.artefacts import ARTEFACTS
 from tests.support.pump_world import ROOMY, at, commit, posix_world, prewrite, pulled, written
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "pump_value_ddl.tar.gz"
+GOLDEN = ARTEFACTS / "pump_value_ddl.tar.gz"
 
 
 @pytest.fixture

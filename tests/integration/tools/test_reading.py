@@ -23,11 +23,10 @@ from binlogd.tools.reading import SourceKind, find_sources, transactions
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from tests.support.artefacts import ARTEFACTS
 from tests.support.data_directory import write_log
 from tests.support.decoding import decoded
 from tests.support.recordings_reader import RECORDINGS, committed, history, records
-
-ARTEFACTS = Path(__file__).parents[2] / "golden" / "artefacts"
 
 
 def extracted(name: str, to: Path) -> Path:

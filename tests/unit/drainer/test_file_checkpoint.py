@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tarfile
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,8 +12,9 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
+from tests.support.artefacts import ARTEFACTS
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "drainer_file_ddl.tar.gz"
+GOLDEN = ARTEFACTS / "drainer_file_ddl.tar.gz"
 ts = st.integers(0, 2**63 - 1).map(Tso)
 checkpoints = st.builds(
     Checkpoint,
