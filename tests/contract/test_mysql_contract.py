@@ -448,6 +448,9 @@ DDLS: dict[str, tuple[tuple[str, object], ...]] = {
         ("ALTER TABLE s.t ALTER COLUMN x SET DEFAULT 1", None),
         ("INSERT INTO s.t(z,id,c) VALUES ('',4,NULL)", 1),
         ("SELECT x, c FROM s.t WHERE id = 4", [(1, None)]),
+        ("CREATE TABLE s.d (id INT, e ENUM('n','o') DEFAULT _UTF8MB4'o')", 0),
+        ("INSERT INTO s.d(id) VALUES (1)", 1),
+        ("SELECT e + 0 FROM s.d", [(2,)]),
     ),
     "keys come and go": (
         ("INSERT INTO s.two(id,u,v) VALUES (1,1,5),(2,2,5)", 2),

@@ -34,7 +34,6 @@ class Checks:
         self.downstream, self._loop = downstream, loop
         self._watermarks: dict[str, tuple[int, Tso]] = {}
         self._saved_ts = NO_TS
-        self._commits_seen = 0
         self.operator_acts = 0
         """Times that somebody had to look and say "go on"."""
 
@@ -48,7 +47,7 @@ class Checks:
                 self._look_at_pump(node)
         if self._drainer.is_up and self._drainer.drainer is not None:
             self._look_at_drainer()
-        self._in_order()
+        self.downstream.look(self._tidb)
 
     def _look_at_pump(self, node: PumpNode) -> None:
         pump = node.pump
@@ -90,31 +89,10 @@ class Checks:
         taken_by = self._tidb.ledger.acknowledged.get(start_ts)
         return self._tidb.ledger.committed.get(start_ts) == commit_ts and taken_by != node.name
 
-    def _in_order(self) -> None:
-        """I8, and isolation: what becomes visible is one upstream transaction after the other."""
-        commits = self.downstream.commits
-        if len(commits) == self._commits_seen:
-            return
-        upstream = self._upstream(commits)[: len(commits)]
-        assert commits == upstream, f"applied {_first_difference(commits, upstream)}"
-        self._commits_seen = len(commits)
-
-    def _upstream(self, commits: Sequence[Tso]) -> list[Tso]:
-        """What commits there are, in order; one that changes nothing need not be applied."""
-        ledger, applied = self._tidb.ledger, set(commits)
-        return sorted(
-            ts
-            for ts in ledger.committed.values()
-            if ts in applied or ts not in ledger.perhaps_unseen
-        )
-
     def saved(self, checkpoint: Checkpoint) -> None:
         """I10 and I14, when a checkpoint is saved."""
         self._saved_ts = max(self._saved_ts, checkpoint.commit_ts)
-        visible = set(self.downstream.commits)
-        every = self._upstream(self.downstream.commits)
-        lacking = [ts for ts in every if ts <= checkpoint.commit_ts and ts not in visible]
-        assert not lacking, f"I10: checkpoint {checkpoint.commit_ts} without {lacking[:3]}"
+        self.downstream.look_at_saved(checkpoint, self._tidb)
         if checkpoint.consistent:
             self._equals(checkpoint.commit_ts, "I14")
 
@@ -145,8 +123,7 @@ class Checks:
 
     def at_rest(self) -> None:
         """Everything is there, once."""
-        self._in_order()
-        assert self.downstream.commits == self._upstream(self.downstream.commits)
+        self.downstream.look_at_rest(self._tidb)
         checkpoint = self.downstream.checkpoint
         assert checkpoint is not None
         self._equals(checkpoint.commit_ts, "at rest")
@@ -161,10 +138,3 @@ class Checks:
     def _equals(self, commit_ts: Tso, when: str) -> None:
         differences = self.downstream.differences(self._tidb.model, commit_ts)
         assert not differences, f"{when}: {differences[0][:500]}"
-
-
-def _first_difference(found: Sequence[Tso], expected: Sequence[Tso]) -> str:
-    for n, (one, other) in enumerate(zip(found, expected, strict=False)):
-        if one != other:
-            return f"{one} where upstream has {other}, after {n}"
-    return f"{len(found)} transactions, upstream has {len(expected)}"

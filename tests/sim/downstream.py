@@ -1,14 +1,14 @@
-"""Where the Drainer writes: rows by table id, one transaction after the other, all of it visible.
+"""Where the Drainer writes: a MySQL (`replica`), or a store in memory that takes rows by table id,
+one transaction after the other.
 
 `make_downstream` is the one place that says which kind a world has.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,12 +16,13 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
-from binlogd.errors import DownstreamUnavailable
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value, encode_insert
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 from tests.contract.memory_sink import MemorySink, MemoryStore, count_changes
+from tests.sim.replica import Database, Replica
+from tests.sim.tidb import Tidb
 from tests.workload.model import Model
 
 Row = tuple[tuple[int, Value], ...]
@@ -45,18 +46,29 @@ class Downstream(Protocol):
         """The saved one."""
         ...
 
-    @property
-    def commits(self) -> list[Tso]:
-        """commit_ts of the transactions that were applied, in the order in which they became
-        visible."""
+    def writer_died(self) -> None:
+        """The process of the Drainer is dead; its connections are seen to end after a while."""
+        ...
+
+    def heal(self) -> None:
+        """No fault from here on."""
+        ...
+
+    def look(self, tidb: Tidb) -> None:
+        """At what has become visible since the last look. Raises AssertionError where the upstream
+        never was so."""
+        ...
+
+    def look_at_saved(self, checkpoint: Checkpoint, tidb: Tidb) -> None:
+        """I10, at the moment of a save. Raises AssertionError."""
+        ...
+
+    def look_at_rest(self, tidb: Tidb) -> None:
+        """All is said to be there. Raises AssertionError."""
         ...
 
     def differences(self, model: Model, commit_ts: Tso) -> list[str]:
         """What is not as upstream after the transaction of commit_ts."""
-        ...
-
-    async def disturb(self, rng: random.Random) -> None:
-        """One fault of its own kind."""
         ...
 
 
@@ -102,6 +114,7 @@ class MemoryDownstream:
 
     def __init__(self) -> None:
         self.store = ByTableId()
+        self._commits_seen = 0
 
     def sink(self) -> Sink:
         return MemorySink(self.store)
@@ -110,9 +123,39 @@ class MemoryDownstream:
     def checkpoint(self) -> Checkpoint | None:
         return self.store.checkpoint
 
-    @property
-    def commits(self) -> list[Tso]:
-        return self.store.commit_tss
+    def writer_died(self) -> None:
+        """Nothing of it is here."""
+
+    def heal(self) -> None:
+        self.store.failures.pop(0, None)
+
+    def look(self, tidb: Tidb) -> None:
+        """I8, and isolation: what becomes visible is one upstream transaction after the other."""
+        commits = self.store.commit_tss
+        if len(commits) == self._commits_seen:
+            return
+        upstream = self._upstream(tidb)[: len(commits)]
+        assert commits == upstream, f"applied {_first_difference(commits, upstream)}"
+        self._commits_seen = len(commits)
+
+    def look_at_saved(self, checkpoint: Checkpoint, tidb: Tidb) -> None:
+        visible = set(self.store.commit_tss)
+        every = self._upstream(tidb)
+        lacking = [ts for ts in every if ts <= checkpoint.commit_ts and ts not in visible]
+        assert not lacking, f"I10: checkpoint {checkpoint.commit_ts} without {lacking[:3]}"
+
+    def look_at_rest(self, tidb: Tidb) -> None:
+        self.look(tidb)
+        assert self.store.commit_tss == self._upstream(tidb)
+
+    def _upstream(self, tidb: Tidb) -> list[Tso]:
+        """What commits there are, in order; one that changes nothing need not be applied."""
+        ledger, applied = tidb.ledger, set(self.store.commit_tss)
+        return sorted(
+            ts
+            for ts in ledger.committed.values()
+            if ts in applied or ts not in ledger.perhaps_unseen
+        )
 
     def differences(self, model: Model, commit_ts: Tso) -> list[str]:
         """Compares table by table, by the columns that are public then."""
@@ -125,11 +168,6 @@ class MemoryDownstream:
                 missing, more = expected - held, held - expected
                 found.append(f"{'.'.join(name)}: missing {missing}, too many {more}")
         return found
-
-    async def disturb(self, rng: random.Random) -> None:
-        self.store.failures[0] = DownstreamUnavailable("the connection was lost")
-        await asyncio.sleep(rng.uniform(0.1, 3.0))
-        self.store.failures.pop(0, None)
 
 
 def _expected(model: Model, table: Table, commit_ts: Tso) -> Counter[Row]:
@@ -144,12 +182,13 @@ def _expected(model: Model, table: Table, commit_ts: Tso) -> Counter[Row]:
     return found
 
 
-def make_downstream(rng: random.Random) -> Downstream:
-    """The downstream of a world."""
-    del rng
-    return MemoryDownstream()
+def _first_difference(found: Sequence[Tso], expected: Sequence[Tso]) -> str:
+    for n, (one, other) in enumerate(zip(found, expected, strict=False)):
+        if one != other:
+            return f"{one} where upstream has {other}, after {n}"
+    return f"{len(found)} transactions, upstream has {len(expected)}"
 
 
-def first_ts(downstream: Downstream) -> Tso:
-    """Up to where a checkpoint was saved."""
-    return downstream.checkpoint.commit_ts if downstream.checkpoint is not None else NO_TS
+def make_downstream(rng: random.Random, database: Database | None) -> Downstream:
+    """The downstream of a world; without a database, a store in memory."""
+    return MemoryDownstream() if database is None else Replica(rng, database)

@@ -8,9 +8,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from binlogd.errors import DownstreamUnavailable
 from tests.sim.disk import Pace
+from tests.sim.downstream import MemoryDownstream
+from tests.sim.mysql import Fault as SqlFault
+from tests.sim.mysql import Faults, SimMySql
 from tests.sim.network import Weather
 from tests.sim.nodes import Node
+from tests.sim.replica import Replica
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -175,6 +180,109 @@ async def _(world: World) -> None:
     world.surroundings.network.weather = replace(slow, delay_s=Weather().delay_s)
 
 
+# --- the downstream ------------------------------------------------------------------------------
+
+
 @_fault("downstream")
 async def _(world: World) -> None:
-    await world.checks.downstream.disturb(world.rng)
+    downstream = world.checks.downstream
+    if isinstance(downstream, Replica):
+        for connection in list(downstream.server.connections.values()):
+            downstream.server.kill(connection)
+    elif isinstance(downstream, MemoryDownstream):
+        failures = downstream.store.failures
+        failures[0] = DownstreamUnavailable("the connection was lost")
+        await asyncio.sleep(world.rng.uniform(0.1, 3.0))
+        failures.pop(0, None)
+
+
+async def _for_a_while(world: World, change: Callable[[Faults], None]) -> None:
+    """Other rates of faults than none."""
+    faults = _replica(world).server.faults
+    change(faults)
+    await asyncio.sleep(world.rng.choice((0.5, 5.0, 30.0)))
+    faults.quiet()
+
+
+def _replica(world: World) -> Replica:
+    downstream = world.checks.downstream
+    assert isinstance(downstream, Replica), "drawn for a database alone"
+    return downstream
+
+
+_LOST_COMMITS = (SqlFault.CUT_BEFORE, SqlFault.CUT_DONE, SqlFault.CUT_LATER, SqlFault.CUT_AFTER)
+
+
+@_fault("commits cut")
+async def _(world: World) -> None:
+    kinds = world.rng.sample(_LOST_COMMITS, world.rng.randint(1, len(_LOST_COMMITS)))
+    rates = dict.fromkeys(kinds, world.rng.choice((0.05, 0.2)))
+
+    def change(faults: Faults) -> None:
+        faults.commits = rates
+
+    await _for_a_while(world, change)
+
+
+@_fault("statements cut")
+async def _(world: World) -> None:
+    rates = dict.fromkeys(_LOST_COMMITS, world.rng.choice((0.002, 0.02)))
+
+    def change(faults: Faults) -> None:
+        faults.writes = faults.others = rates
+
+    await _for_a_while(world, change)
+
+
+@_fault("deadlocks")
+async def _(world: World) -> None:
+    rate = world.rng.choice((0.05, 0.3))
+    rates = {SqlFault.DEADLOCK: rate, SqlFault.LOCK_TIMEOUT: rate / 3}
+
+    def change(faults: Faults) -> None:
+        faults.writes, faults.commits = rates, {SqlFault.DEADLOCK: rate / 3}
+
+    await _for_a_while(world, change)
+
+
+@_fault("slow database")
+async def _(world: World) -> None:
+    faults = _replica(world).server.faults
+    faults.latency_s = (0.01, world.rng.choice((0.1, 1.0)))
+    await _for_a_while(world, lambda faults: setattr(faults, "writes", {SqlFault.SLOW: 0.05}))
+    faults.latency_s = _replica(world).database.latency_s
+
+
+@_fault("connections refused")
+async def _(world: World) -> None:
+    rate = world.rng.choice((0.3, 1.0))
+    await _for_a_while(world, lambda faults: setattr(faults, "refused", rate))
+
+
+@_fault("read-only database")
+async def _(world: World) -> None:
+    inside = _replica(world).server.inside
+    inside.is_read_only = True
+    await asyncio.sleep(world.rng.choice((0.5, 5.0, 30.0)))
+    inside.is_read_only = False
+
+
+@_fault("kill database")
+async def _(world: World) -> None:
+    server = _replica(world).server
+    server.crash()
+    await _down(world, server)
+
+
+@_fault("fail over")
+async def _(world: World) -> None:
+    replica = _replica(world)
+    lost = world.rng.choice((0, 1, 2, 5, 20, 100))
+    replica.server.fail_over(replica.may_lose(lost, can_pull_again=not world.plan.has_gc))
+    await _down(world, replica.server)
+
+
+async def _down(world: World, server: SimMySql) -> None:
+    server.is_down = True
+    await asyncio.sleep(world.rng.choice((0.0, 0.5, 5.0, 30.0)))
+    server.is_down = False

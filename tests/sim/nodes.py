@@ -103,6 +103,7 @@ class Node:
         self.world.network.died(self.machine, with_power=with_power)
         self.disk = self.disk.kill() if with_power else self.disk.crash()
         self._life = None
+        self._died()
 
     async def stop(self) -> None:
         """SIGTERM; returns when the process has ended."""
@@ -123,7 +124,11 @@ class Node:
         self.world.network.died(self.machine, with_power=True)
         self.disk = self.disk.kill()
         self._life = None
+        self._died()
         return True
+
+    def _died(self) -> None:
+        """Its connections to others than the nodes end."""
 
     async def _live(self, stopping: asyncio.Event) -> None:
         raise NotImplementedError
@@ -212,6 +217,8 @@ class DrainerNode(Node):
     history: SimHistory | None = None
     make_sink: Callable[[], Sink] | None = None
     on_saved: Callable[[Checkpoint], None] = lambda _: None
+    on_death: Callable[[], None] = lambda: None
+    """Called when its process is there no more, however it ended."""
     dialect: Dialect = Dialect.MYSQL
     has_relay: bool = True
     relay_file_bytes: int = 20_000
@@ -221,6 +228,9 @@ class DrainerNode(Node):
         """See Node; nobody looks at the Drainer of the life before."""
         self.drainer = None
         super().start()
+
+    def _died(self) -> None:
+        self.on_death()
 
     async def _live(self, stopping: asyncio.Event) -> None:
         world = self.world

@@ -7,8 +7,9 @@ it.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tests.sim.replica import Database
 from tests.sim.tidb import Habit, small
 from tests.workload.tables import BANK, SHOP
 
@@ -34,6 +35,19 @@ KINDS = (
     "downstream",
 )
 
+DATABASE_KINDS = (
+    "commits cut",
+    "statements cut",
+    "deadlocks",
+    "slow database",
+    "connections refused",
+    "read-only database",
+    "kill database",
+    "fail over",
+)
+"""Of a downstream that is a MySQL."""
+_WEEK_S = 7 * 86_400.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -45,16 +59,48 @@ class Plan:
     shards: int = 2
     segment_bytes_max: int = 20_000
     index_queue_max: int = 64
-    gc_keep_s: float = 7 * 86_400.0
+    gc_keep_s: float = _WEEK_S
     gc_every_s: float = 3_600.0
     splits: float = 0.0
     flips: float = 0.02
     second_pump_after_s: float = 0.0
+    database: Database | None = None
+    """None: a store in memory takes the transactions."""
     habit: Habit = field(default_factory=Habit)
 
+    @property
+    def has_gc(self) -> bool:
+        """Whether a Pump removes what is saved downstream before the end of the world."""
+        return self.gc_keep_s < _WEEK_S
 
-def drawn(seed: int, *, changes_columns: bool = False) -> Plan:
+
+def drawn(seed: int) -> Plan:
     """The plan of a seed."""
+    return with_database(before_the_database(seed))
+
+
+def with_database(plan: Plan) -> Plan:
+    """A MySQL as the downstream, and what may go wrong with it."""
+    rng = random.Random(f"{plan.seed} database")
+    share = rng.choice((0.15, 0.3, 0.5)) if plan.faults else 0.0
+    faults = tuple(kind for kind in DATABASE_KINDS if rng.random() < share)
+    lanes = rng.choice((1, 2, 3, 8))
+    is_transactional = rng.random() < 0.5
+    lives = [(lanes, is_transactional)]
+    if rng.random() < 0.2:  # the operator changes it now and then
+        lives = [(rng.choice((1, 2, 3, 8)), rng.random() < 0.5) for _ in range(6)]
+    database = Database(
+        lives=tuple(lives),
+        changes_max=rng.choice((3, 20, 2_000)),
+        cut_changes_max=rng.choice((10, 50_000)),
+        latency_s=(0.0001, rng.choice((0.001, 0.01))),
+        linger_s=rng.choice(((0.0, 0.0), (0.0, 0.1), (0.0, 8.0))),
+    )
+    return replace(plan, faults=(*plan.faults, *faults), database=database)
+
+
+def before_the_database(seed: int, *, changes_columns: bool = False) -> Plan:
+    """The plan of a seed with a store in memory, which takes whole transactions, as downstream."""
     rng = random.Random(f"{seed} plan")
     is_calm = rng.random() < 0.05
     share = rng.choice((0.15, 0.3, 0.5))
@@ -80,7 +126,7 @@ def drawn(seed: int, *, changes_columns: bool = False) -> Plan:
         shards=rng.choice((1, 2, 4)),
         segment_bytes_max=rng.choice((4_000, 20_000, 200_000)),
         index_queue_max=rng.choice((8, 64, 4_096)),
-        gc_keep_s=rng.choice((5.0, 60.0)) if has_gc else 7 * 86_400.0,
+        gc_keep_s=rng.choice((5.0, 60.0)) if has_gc else _WEEK_S,
         gc_every_s=rng.choice((5.0, 30.0)) if has_gc else 3_600.0,
         splits=rng.choice((0.0, 0.05, 0.3)),
         flips=rng.choice((0.0, 0.02, 0.3)),

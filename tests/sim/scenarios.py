@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.sim.plan import Plan, drawn
+from tests.sim.plan import Plan, before_the_database, drawn
 
 
 def plan(seed: int, *, transactions: int | None = None, without: tuple[str, ...] = ()) -> Plan:
     """The plan of a seed, made smaller as `python -m tests.sim` says it."""
-    whole = drawn(seed)
+    return _smaller(drawn(seed), transactions, without)
+
+
+def in_memory(seed: int, *, transactions: int | None = None, without: tuple[str, ...] = ()) -> Plan:
+    """As `plan`, as it was when the downstream was a store in memory."""
+    return _smaller(before_the_database(seed), transactions, without)
+
+
+def _smaller(whole: Plan, transactions: int | None, without: tuple[str, ...]) -> Plan:
     kept = tuple(each for each in whole.faults if each not in without)
     habit = whole.habit
     if transactions is not None:
@@ -18,6 +26,6 @@ def plan(seed: int, *, transactions: int | None = None, without: tuple[str, ...]
 
 
 SCENARIOS: dict[str, Plan] = {
-    "a loss of power leaves any bytes in the last frame of a relay log": plan(37),
-    "a prewrite that went to another Pump comes to the first one too late": plan(33),
+    "a loss of power leaves any bytes in the last frame of a relay log": in_memory(37),
+    "a prewrite that went to another Pump comes to the first one too late": in_memory(33),
 }

@@ -3,17 +3,19 @@ once, and in one order every state that could be seen is one that the upstream h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 import pytest
+from pymysql.err import MySQLError
 
 from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Txn
-from binlogd.errors import DownstreamUnavailable
-from tests.sim.mysql import Fault, NotSimulated, SimMySql
-from tests.support.mysql_rows import NUMBER, TEXT, apply, dml, inserted, table, updated
+from binlogd.errors import BinlogdError, DownstreamUnavailable, DownstreamWentBack, leading_error
+from tests.sim.mysql import Committed, Fault, NotSimulated, SimConnection, SimMySql
+from tests.support.mysql_rows import NUMBER, TEXT, apply, ddl, dml, inserted, table, updated
 from tests.support.replay import running, sink_for
 
 KEYED = table(1, "t", NUMBER, TEXT)
@@ -104,6 +106,176 @@ async def test_in_one_order_every_state_is_one_that_the_upstream_had(downstream:
             seen.append(last)
     assert seen == sorted(seen)
     assert seen[-1] == 69
+
+
+# --- the server goes away -----------------------------------------------------------------------
+
+
+def connection(downstream: SimMySql) -> SimConnection:
+    """As a session makes one."""
+    made = downstream.server("p").connector(
+        ("simulated", 3306), "u", "", autocommit=True, tls=None, without_tls=""
+    )
+    assert isinstance(made, SimConnection)
+    return made
+
+
+async def opened(downstream: SimMySql, *texts: bytes) -> SimConnection:
+    made = connection(downstream)
+    await made.open()
+    for text in texts:
+        await made.query(text)
+    return made
+
+
+def values(downstream: SimMySql) -> dict[int, int]:
+    return {row["id"]: row["b"] for row in downstream.rows("s", "t")}
+
+
+ROW = b"INSERT INTO s.t(id,b,c) VALUES (1,1,'1')"
+CHANGE = b"UPDATE s.t SET b = 2 WHERE id = 1"
+
+
+async def test_a_crash_keeps_what_was_committed_and_nothing_else(downstream: SimMySql) -> None:
+    one = await opened(downstream, ROW, b"START TRANSACTION", CHANGE)
+    downstream.crash()
+    assert one.closed
+    with pytest.raises(MySQLError):
+        await one.query(b"COMMIT")
+    assert values(downstream) == {1: 1}
+    other = await opened(downstream, CHANGE)
+    assert values(downstream) == {1: 2}
+    downstream.is_down = True
+    with pytest.raises(MySQLError, match="2003"):
+        await opened(downstream)
+    other.close()
+
+
+async def test_a_failover_loses_the_last_states_and_says_so(downstream: SimMySql) -> None:
+    one = await opened(downstream, ROW, CHANGE)
+    await one.query(b"CREATE TABLE s.later (id BIGINT PRIMARY KEY)")
+    numbers = [each.number for each in downstream.history]
+    downstream.fail_over(lost=2)
+    assert one.closed
+    last = downstream.history[-1]
+    assert (last.cause, last.lost, last.number) == ("failover", 2, numbers[-1] + 1)
+    assert set(last.changed) == {("s", "t"), ("s", "later")}
+    assert values(downstream) == {1: 1}
+    assert ("s", "later") not in last.state
+    await opened(downstream, CHANGE, b"INSERT INTO s.t(id,b,c) VALUES (2,2,'2')")
+    assert values(downstream) == {1: 2, 2: 2}
+    with pytest.raises(MySQLError, match="1062"):
+        await opened(downstream, ROW)
+    downstream.fail_over(lost=10**6)
+    assert downstream.history[-1].state == {}
+
+
+async def test_who_is_killed_lets_go_of_its_locks(downstream: SimMySql) -> None:
+    one = await opened(downstream, ROW, b"START TRANSACTION", CHANGE)
+    other = await opened(downstream)
+    waiting = asyncio.ensure_future(other.query(b"UPDATE s.t SET b = 3 WHERE id = 1"))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    downstream.kill(one)
+    await waiting
+    assert values(downstream) == {1: 3}
+
+
+async def test_who_is_killed_with_a_lock_in_its_hand_does_nothing_with_it(
+    downstream: SimMySql,
+) -> None:
+    """The one that it waits for is killed first: it has the lock, and its turn has not come."""
+    one = await opened(downstream, ROW, b"START TRANSACTION", CHANGE)
+    other = await opened(downstream, b"START TRANSACTION")
+    waiting = asyncio.ensure_future(other.query(b"UPDATE s.t SET b = 3 WHERE id = 1"))
+    await asyncio.sleep(0.01)
+    downstream.kill(one)
+    downstream.kill(other)
+    with pytest.raises((MySQLError, OSError)):
+        await waiting
+    third = await opened(downstream, b"START TRANSACTION")
+    await third.query(b"UPDATE s.t SET c = 'x' WHERE id = 1")
+    await third.query(b"COMMIT")
+    assert values(downstream) == {1: 1}
+
+
+async def test_a_process_that_dies_takes_its_own_connections_with_it(downstream: SimMySql) -> None:
+    downstream.faults.linger_s = (0.05, 0.05)
+    await opened(downstream, ROW, b"START TRANSACTION", CHANGE)
+    downstream.cut("another")
+    assert len(downstream.connections) == 1
+    downstream.cut("p")
+    assert not downstream.connections
+    assert len(downstream.inside.sessions) == 1  # the server has not noticed yet
+    await asyncio.sleep(0.1)
+    assert not downstream.inside.sessions
+    assert values(downstream) == {1: 1}
+
+
+# --- and the sink behind it ---------------------------------------------------------------------
+
+
+async def ended_by(life: MySqlSink, work: Callable[[], Awaitable[None]]) -> BinlogdError | None:
+    """What a life of a sink ends with."""
+    try:
+        async with running(life):
+            await work()
+            await life.flush()
+    except BaseExceptionGroup as errors:
+        return leading_error(errors)
+    return None
+
+
+@pytest.mark.parametrize("is_transactional", [False, True], ids=["key", "transaction"])
+async def test_a_table_that_a_failover_lost_is_no_table_that_is_missing(
+    downstream: SimMySql, *, is_transactional: bool
+) -> None:
+    """Its CREATE TABLE is done again by the next session, as everything that was lost."""
+    later = table(9, "later", NUMBER)
+    life = sink(downstream, is_transactional=is_transactional)
+
+    async def work() -> None:
+        await life.submit(transactions(10, 3))
+        await life.flush()
+        before = len(downstream.history)
+        create = "CREATE TABLE later (id BIGINT PRIMARY KEY, b BIGINT)"
+        await life.submit([ddl(20, create, "later", 9)])
+        await life.flush()
+        downstream.fail_over(lost=len(downstream.history) - before)
+        await life.submit([dml(30, inserted(later, (1, 1)))])
+
+    assert isinstance(await ended_by(life, work), DownstreamWentBack)
+
+
+async def test_a_row_that_a_failover_lost_is_no_row_that_is_missing(downstream: SimMySql) -> None:
+    """A group that lost its connection while it was prepared begins anew on the other server."""
+    first = dml(10, inserted(KEYED, *((n, 0, b"a") for n in range(1, 7))))
+    one = dml(11, updated(KEYED, (1, 0, b"a"), (1, 1, b"a")))
+    other = dml(12, *(updated(KEYED, (n, 0, b"a"), (n, 1, b"a")) for n in range(2, 7)))
+    life = sink(downstream, is_transactional=True)
+
+    def committed(_: Committed) -> None:
+        """When `one` is there, the server goes back to before all rows; `other` connects anew."""
+        if values(downstream)[1] == 1:
+            downstream.on_commit.clear()
+            downstream.faults.latency_s = (0.02, 0.02)
+            asyncio.get_running_loop().call_later(0.01, downstream.fail_over, 2)
+
+    async def work() -> None:
+        await life.submit([first])
+        await life.flush()
+        downstream.on_commit.append(committed)
+        downstream.faults.slow_s = (0.05, 0.05)
+        downstream.faults.orders = [
+            (b"COMMIT", Fault.SLOW),
+            (b"REPLACE INTO `s`.`t`", Fault.SLOW),
+            (b"REPLACE INTO `s`.`t`", Fault.CUT_BEFORE),
+        ]
+        await life.submit([one])
+        await asyncio.sleep(0.01)
+        await life.submit([other])
+
+    assert isinstance(await ended_by(life, work), DownstreamWentBack)
 
 
 def test_what_is_not_known_is_refused(downstream: SimMySql) -> None:

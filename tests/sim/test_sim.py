@@ -17,7 +17,7 @@ from tests.sim.shrinking import command
 from tests.sim.world import Outcome, run
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 20
+SEEDS = 16
 FOUND_BY = (4, 10, 13)
 """Seeds that find what the tests plant."""
 FRESH = 50

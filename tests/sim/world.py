@@ -207,6 +207,7 @@ class World:
         self.is_healing = True
         at = self.surroundings
         at.network.weather = Weather()
+        self.checks.downstream.heal()
         for service in (at.pd.service, at.tikv.service, self.drainer_history.service):
             service.is_down = False
         for node in self.nodes:
@@ -252,7 +253,7 @@ def made(plan: Plan, loop: NetLoop, trace: Trace) -> World:
         )
         for n in (1, 2)
     ]
-    downstream = make_downstream(rng("downstream"))
+    downstream = make_downstream(rng("downstream"), plan.database)
     drainer = DrainerNode(
         at,
         "drainer",
@@ -263,7 +264,7 @@ def made(plan: Plan, loop: NetLoop, trace: Trace) -> World:
         dialect=downstream.dialect,
     )
     checks = Checks(tidb, pumps, drainer, downstream, loop)
-    drainer.on_saved = checks.saved
+    drainer.on_saved, drainer.on_death = checks.saved, downstream.writer_died
     return World(plan, at, pumps, drainer, tidb, checks, trace, rng("faults"))
 
 

@@ -32,7 +32,7 @@ from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition, low_water
 from binlogd.drainer.rows.target import Reader
 from binlogd.drainer.txn import Dml
-from binlogd.errors import BinlogdError, DownstreamUnavailable
+from binlogd.errors import BinlogdError, DownstreamUnavailable, RowNotFound
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ class LaneWriter(RowWriter):
         while True:  # until applied, or after so many attempts
             try:
                 await self._attempt(part, is_doubtful=backoff.attempts > 0)
-            except SqlRefused as error:
+            except (SqlRefused, RowNotFound) as error:
                 raise await self.rejection(error, part, self.lane, self.position) from error
             except DownstreamUnavailable as error:
                 self.note_retry(error)

@@ -27,12 +27,12 @@ import structlog
 
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.mysql.apply import Applier
-from binlogd.drainer.mysql.connection import SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import SqlRefused, TryAgain
 from binlogd.drainer.mysql.writer import ATTEMPTS_MAX, FIRST_WAIT_S, WAIT_MAX_S, RowWriter
 from binlogd.drainer.rows.overlap import split
 from binlogd.drainer.rows.parts import Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition
-from binlogd.errors import BinlogdError, DownstreamUnavailable, RowNotFound
+from binlogd.errors import DownstreamUnavailable, RowNotFound
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -141,8 +141,10 @@ class OrderedApplier(Applier):
         while True:  # until committed, or after so many attempts
             try:
                 await self._attempt(writer, group, is_doubtful=backoff.attempts > 0)
-            except SqlRefused as error:
-                raise await self._rejection(writer, error, group.part) from error
+            except (SqlRefused, RowNotFound) as error:
+                raise await writer.rejection(
+                    error, group.part, PROGRESS_LANE, self._position
+                ) from error
             except DownstreamUnavailable as error:
                 group.holds_locks = False
                 writer.note_retry(error)
@@ -166,7 +168,8 @@ class OrderedApplier(Applier):
         rest = group.late if group.holds_locks else group.part
         if not group.holds_locks:
             await writer.begin(session)
-        await self._run_part(writer, session, rest, group.part)
+        statements = rest.statements(writer.context.limits.statement_bytes_max)
+        await writer.run_all(session, statements, group.part)
         await writer.move(session, PROGRESS_LANE, before, after)
         await session.run(b"COMMIT")
 
@@ -233,13 +236,14 @@ class OrderedApplier(Applier):
         try:
             session = await writer.connected()
             await writer.begin(session)
-            await self._run_part(writer, session, part, part)
+            statements = part.statements(writer.context.limits.statement_bytes_max)
+            await writer.run_all(session, statements, part)
             if part.end.piece:
                 return
             await writer.move(session, PROGRESS_LANE, self._position, part.end)
             await session.run(b"COMMIT")
-        except SqlRefused as error:
-            raise await self._rejection(writer, error, part) from error
+        except (SqlRefused, RowNotFound) as error:
+            raise await writer.rejection(error, part, PROGRESS_LANE, self._position) from error
         except DownstreamUnavailable as error:
             writer.note_retry(error)
             raise DownstreamUnavailable(
@@ -247,12 +251,3 @@ class OrderedApplier(Applier):
                 f" nothing is committed: {error}"
             ) from error
         self._position, self._stream = part.end, None
-
-    async def _rejection(self, writer: RowWriter, error: SqlRefused, part: Part) -> BinlogdError:
-        return await writer.rejection(error, part, PROGRESS_LANE, self._position)
-
-    async def _run_part(
-        self, writer: RowWriter, session: SqlSession, part: Part, whole: Part
-    ) -> None:
-        statements = part.statements(writer.context.limits.statement_bytes_max)
-        await writer.run_all(session, statements, whole)

@@ -54,7 +54,7 @@ from binlogd.drainer.rows.shape import DownstreamTable, Shapes
 from binlogd.drainer.rows.target import Reader
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn, combined
-from binlogd.errors import DdlOutcomeUnknown, DownstreamUnavailable
+from binlogd.errors import DdlOutcomeUnknown, DownstreamUnavailable, StatementRejected
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -329,7 +329,11 @@ class MySqlSink:
     # --- tables ----------------------------------------------------------------------------
 
     async def _readers_of(self, dml: Dml) -> list[Reader]:
-        readers = await self._tables.readers_of(dml)
+        try:
+            readers = await self._tables.readers_of(dml)
+        except StatementRejected:  # a server that went back may lack the table
+            await self._store.if_left(self._current.positions)
+            raise
         if readers is None:
             await self._laid_out_anew()
             readers = await self._tables.readers_of(dml)

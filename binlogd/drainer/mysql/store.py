@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -90,13 +91,10 @@ class _Place:
         """Runs the work; once more on a new connection if the old one turns out to be gone."""
         try:
             if self._session is not None:
-                return await work(self._session)
-        except DownstreamUnavailable:
-            self.close()
-        except SqlRefused as error:
-            raise _refused(error) from error
-        self._session = await SqlSession.connect(self._server)
-        try:
+                with suppress(DownstreamUnavailable):
+                    return await work(self._session)
+                self.close()
+            self._session = await SqlSession.connect(self._server)
             return await work(self._session)
         except SqlRefused as error:
             raise _refused(error) from error
@@ -256,22 +254,24 @@ class MySqlStore:
         further by now. Raises DownstreamWentBack where they do not."""
         note = self.progress.saved(checkpoint.commit_ts)
         if self._is_elsewhere:
-            await self._here.alone(lambda session: self._if_left(session, left, ()))
+            await self.if_left(left)
             await self._there.transaction([self._replaced_by(checkpoint), note])
-            await self._here.alone(lambda session: self._if_left(session, left, [note]))
+            await self.if_left(left, note)
         else:
-            both = [self._replaced_by(checkpoint), note]
-            await self._here.alone(lambda session: self._if_left(session, left, both))
+            await self.if_left(left, self._replaced_by(checkpoint), note)
 
-    async def _if_left(
-        self, session: SqlSession, left: Sequence[LanePosition], statements: Sequence[bytes]
-    ) -> None:
-        async with session.transaction():
-            found = await self._lanes(session, left)
-            if len(found) != len(left) or any(map(LanePosition.is_before, found, left)):
-                raise not_as_left(str(self._here), found, left)
-            for statement in statements:
-                await session.run(statement)
+    async def if_left(self, left: Sequence[LanePosition], *statements: bytes) -> None:
+        """Runs statements beside a look at the lanes; `left` and what it raises as for `save`."""
+
+        async def together(session: SqlSession) -> None:
+            async with session.transaction():
+                found = await self._lanes(session, left)
+                if len(found) != len(left) or any(map(LanePosition.is_before, found, left)):
+                    raise not_as_left(str(self._here), found, left)
+                for statement in statements:
+                    await session.run(statement)
+
+        await self._here.alone(together)
 
     async def set_to(self, checkpoint: Checkpoint, now_ts: Tso) -> None:
         """Everything begins anew behind this checkpoint; nobody may be at work. The data may be of

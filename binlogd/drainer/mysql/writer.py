@@ -35,7 +35,7 @@ from binlogd.drainer.mysql.warned import changed_value
 from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_ts_of
 from binlogd.drainer.rows.progress import LanePosition, ProgressTable, not_as_left
 from binlogd.drainer.sink import RowNotFoundRule
-from binlogd.errors import BinlogdError, DownstreamUnavailable
+from binlogd.errors import BinlogdError, DownstreamUnavailable, RowNotFound
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -333,13 +333,12 @@ class RowWriter:
     # --- a statement that was refused --------------------------------------------------------
 
     async def rejection(
-        self, error: SqlRefused, part: Part, lane: int, before: LanePosition
+        self, error: SqlRefused | RowNotFound, part: Part, lane: int, before: LanePosition
     ) -> BinlogdError:
         """Which transaction it is about, found by running the part again, one row at a time.
 
-        DownstreamWentBack where a server refuses that is not where it was left: it may lack a
-        table that there was. DownstreamUnavailable where another session, that asks for the columns
-        anew, can go on.
+        DownstreamWentBack where the server is not where it was left: it may lack tables and rows.
+        DownstreamUnavailable where another session, that asks for the columns anew, can go on.
         """
         try:
             if self.session is not None:
@@ -348,6 +347,8 @@ class RowWriter:
         except (BinlogdError, SqlRefused) as further:
             self.drop()
             return further
+        if isinstance(error, RowNotFound):
+            return error
         if error.code == UNKNOWN_COLUMN and self.context.leaves_out_columns:
             self.drop()
             return DownstreamUnavailable(f"a column is gone downstream: {error.reason}")

@@ -348,6 +348,7 @@ class _Parser:
         return is_null
 
     def _default(self, kind: ColumnType) -> Any:
+        self.cursor.takes("_UTF8MB4")  # the character set of the literal is that of the session
         if self.cursor.says("?"):
             value = self._literal()
             return None if value is None else kind.fitted(value).value

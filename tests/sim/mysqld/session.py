@@ -58,6 +58,8 @@ class Session:
         """The state that the list of processes shows; "" while it sleeps."""
         self.is_orphan = False
         """Nobody waits for its answers any more, so it waits for no lock."""
+        self.is_over = False
+        """It was ended; a statement that it is still at does nothing more."""
         self._is_explicit = False
 
     # --- what the rest of the server asks -----------------------------------------------------
@@ -131,7 +133,10 @@ class Session:
             await lock.acquire(owner, timeout_s, is_exclusive=is_exclusive)
         finally:
             self.busy_with = busy
-        if owner.is_lost:  # between the grant and this turn
+        # between the grant and this turn
+        if self.is_over:
+            raise ServerError(1927, "Connection was killed")
+        if owner.is_lost:
             raise ServerError(1213, "Deadlock found when trying to get lock")
 
     # --- statements ----------------------------------------------------------------------------
@@ -236,6 +241,7 @@ class Session:
 
     def end(self) -> None:
         """The connection is gone."""
+        self.is_over = True
         waiting = self.transaction.waiting if self.transaction is not None else None
         if waiting is not None and not waiting.answer.done():
             waiting.answer.set_exception(ServerError(1927, "Connection was killed"))
