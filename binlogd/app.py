@@ -71,7 +71,7 @@ from binlogd.settings.config import Config
 from binlogd.settings.effects import without_effect
 from binlogd.settings.made_token import made_token
 from binlogd.settings.operators import peers
-from binlogd.settings.quantities import listen_address, size_bytes
+from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files, tls_tables
 from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.snapshot.metrics import ExportQueueReport
@@ -234,7 +234,7 @@ async def _open_receiving(
     pump = await open_pump(setup, disk, upstream, traces)
     limits = ServiceLimits(
         message_bytes_max=setup.config.pump.max_message_size,
-        bytes_in_flight_max=size_bytes(setup.config.pump.memory_budget) // 2,
+        bytes_in_flight_max=setup.config.pump.memory_budget // 2,
     )
     return Receiving(pump, PumpService(pump, upstream.cluster, limits))
 

@@ -17,7 +17,6 @@ from binlogd.extras import require
 from binlogd.host.loop import ended_by_term, run
 from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import open_upstream
-from binlogd.settings.quantities import size_bytes
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.estimate import Estimate, estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult, checked
@@ -180,7 +179,7 @@ def export_queue_for(
             cluster_id=upstream.cluster.cluster_id,
             resolved_ts=vouched_ts(),
             cores=max(1, (os.cpu_count() or 1) - 1),
-            memory_mb=size_bytes(wanted.memory) >> 20,
+            memory_mb=wanted.memory >> 20,
         )
         return await published(options, progress=notice, borrow=borrow)
 

@@ -20,7 +20,6 @@ from binlogd.pump.checking.adopt import adopt as adopt_directories
 from binlogd.pump.checking.check import Told
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
-from binlogd.settings.quantities import size_bytes
 from binlogd.settings.setup import Setup
 
 
@@ -57,7 +56,7 @@ async def _adopted(
     setup: Setup, directories: list[Path], told: Told, *, skip_damaged: bool
 ) -> Adopted:
     settings = setup.config.pump
-    segment_bytes = size_bytes(settings.segment_size)
+    segment_bytes = settings.segment_size
     disk = PosixDisk(threads=2)
     try:
         return await adopt_directories(

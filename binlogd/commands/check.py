@@ -21,7 +21,6 @@ from binlogd.pump.checking.check import CheckReport, Told
 from binlogd.pump.checking.repair import Checked, Repaired, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
-from binlogd.settings.quantities import size_bytes
 from binlogd.settings.setup import Setup
 
 _SHOWN_MAX = 40
@@ -65,7 +64,7 @@ def check(
 
 
 async def _checked(setup: Setup, told: Told, *, repairs: bool, copy_to: Path | None) -> Checked:
-    segment_bytes = size_bytes(setup.config.pump.segment_size)
+    segment_bytes = setup.config.pump.segment_size
     disk = PosixDisk(threads=2)
     try:
         return await check_and_repair(

@@ -64,10 +64,10 @@ from binlogd.settings import config
 from binlogd.settings.config import DownstreamConfig, SyncerConfig
 from binlogd.settings.quantities import (
     gc_keep_s,
+    kept_s,
     listen_address,
     pump_addresses,
     retention_s,
-    size_bytes,
 )
 from binlogd.settings.setup import Setup, client_tls, plain_tls
 from binlogd.status import DownstreamStatus
@@ -303,7 +303,7 @@ def _file_sink(setup: Setup, disk: PosixDisk) -> FileSink:
         clock=WallClock(),
         options=FileSinkOptions(
             archive=ArchiveOptions(
-                compresses=to.compression == "gzip", keep_s=to.retention_time * 86_400.0
+                compresses=to.compression == "gzip", keep_s=kept_s(to.retention_time)
             )
         ),
     )
@@ -318,7 +318,7 @@ def kafka_options(setup: Setup, cluster_id: int) -> BrokerOptions:
         progress_topic=f"binlogd_progress_{cluster_id}",
         client_id=to.kafka_client_id,
         partitions=to.partitions,
-        message_bytes_max=size_bytes(to.kafka_max_message_size),
+        message_bytes_max=to.kafka_max_message_size,
         compression=to.kafka_compression,
         tls=plain_tls(to.security),
         login=_kafka_login(setup),
@@ -583,10 +583,10 @@ async def open_pump(
         options=PumpOptions(
             gc_keep_s=gc_keep_s(settings.gc),
             fake_interval_s=settings.fake_binlog_interval,
-            free_bytes_min=size_bytes(settings.stop_write_at_available_space),
+            free_bytes_min=settings.stop_write_at_available_space,
             record_bytes_max=settings.max_message_size,
-            memory_budget_bytes=size_bytes(settings.memory_budget),
-            segment_bytes_max=size_bytes(settings.segment_size),
+            memory_budget_bytes=settings.memory_budget,
+            segment_bytes_max=settings.segment_size,
             skip_orphan_commits=settings.skip_orphan_commits,
             ahead_max_s=settings.timestamp_ahead_max,
             slow=SlowWrites(traces, WallClock()) if traces is not None else None,

@@ -25,13 +25,16 @@ from binlogd.settings.kafka import check_kafka
 from binlogd.settings.mistakes import SECRETS, mistakes
 from binlogd.settings.operators import check_operators, check_token
 from binlogd.settings.quantities import (
+    Seconds,
+    Size,
     address_of,
     gc_keep_s,
+    in_units,
+    kept_s,
     listen_address,
     pd_addresses,
     pump_addresses,
     retention_s,
-    size_bytes,
 )
 
 _WILDCARDS = ("0.0.0.0", "::")
@@ -72,7 +75,7 @@ class SecurityConfig(TlsConfig, frozen=True):
     peers_from: tuple[str, ...] = ()
     connections_max: int = 1024
     connections_per_client_max: int = 512
-    connection_idle_timeout: float = 3600
+    connection_idle_timeout: Seconds = 3600
 
 
 class UpstreamConfig(_Table, frozen=True):
@@ -93,7 +96,7 @@ class UpstreamConfig(_Table, frozen=True):
     pumps: tuple[str, ...] = ()
     cluster_id: int = 0
     abandoned_prewrite: Literal["wait", "rollback"] = "wait"
-    txn_timeout: int = 600
+    txn_timeout: Seconds = 600
 
 
 class PumpConfig(_Table, frozen=True):
@@ -101,16 +104,16 @@ class PumpConfig(_Table, frozen=True):
 
     shards: int = 4
     gc: int | str = 7
-    fake_binlog_interval: float = 3
-    stop_write_at_available_space: int | str = "1 GiB"
-    max_message_size: int = 1 << 30
-    memory_budget: int | str = "2 GiB"
-    segment_size: int | str = "500 MiB"
+    fake_binlog_interval: Seconds = 3
+    stop_write_at_available_space: Size = 1 << 30
+    max_message_size: Size = 1 << 30
+    memory_budget: Size = 2 << 30
+    segment_size: Size = 500 << 20
     skip_orphan_commits: bool = False
     fast_lane: bool = True
-    heartbeat_interval: float = 2
-    close_timeout: float = 600
-    timestamp_ahead_max: float = 600
+    heartbeat_interval: Seconds = 2
+    close_timeout: Seconds = 600
+    timestamp_ahead_max: Seconds = 600
 
 
 class DrainerConfig(_Table, frozen=True):
@@ -119,7 +122,7 @@ class DrainerConfig(_Table, frozen=True):
     enabled: bool = True
     node_id: str = ""
     initial_commit_ts: int = 0
-    checkpoint_interval: float = 3
+    checkpoint_interval: Seconds = 3
     trash_schema: str = ""
     trash_retention: int | str = "24h"
 
@@ -128,15 +131,15 @@ class ArchiveConfig(_Table, frozen=True):
     """Where sealed segments are copied to; an empty URL turns it off."""
 
     url: str = ""
-    interval: float = 60
+    interval: Seconds = 60
 
 
 class ExportConfig(_Table, frozen=True):
     """Exports that are asked of the service; without a directory there are none."""
 
     dir: str = ""
-    idle_ttl: float = 60
-    memory: int | str = "1 GiB"
+    idle_ttl: Seconds = 60
+    memory: Size = 1 << 30
 
 
 class TableNameConfig(_Table, frozen=True):
@@ -172,9 +175,9 @@ class RelayConfig(_Table, frozen=True):
     """The relay log; an empty directory name turns it off."""
 
     log_dir: str = ""
-    max_file_size: int = 10 << 20
+    max_file_size: Size = 10 << 20
     format: Literal["binlogd", "original"] = "binlogd"
-    restore_after: float = 180
+    restore_after: Seconds = 180
 
 
 class _ServerConfig(_Table, frozen=True):
@@ -207,12 +210,12 @@ class DownstreamConfig(_ServerConfig, frozen=True):
     read_timeout: str = "1m"
     dir: str = ""
     compression: Literal["", "gzip"] = ""
-    retention_time: int = 0
+    retention_time: int | str = 0
     kafka_addrs: str = "127.0.0.1:9092"
     kafka_version: str = ""
     kafka_max_messages: int = 1024
     kafka_client_id: str = "tidb_binlog"
-    kafka_max_message_size: int | str = "1 GiB"
+    kafka_max_message_size: Size = 1 << 30
     kafka_compression: Literal["", "gzip", "snappy", "lz4", "zstd"] = ""
     kafka_sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = ""
     kafka_token_file: str = ""
@@ -270,7 +273,7 @@ class TelemetryConfig(_Table, frozen=True):
     """Where slow transactions are told by OpenTelemetry; without an endpoint nowhere."""
 
     otlp_endpoint: str = ""
-    slow_transaction: float = 1.0
+    slow_transaction: Seconds = 1.0
 
 
 class Config(_Table, frozen=True):
@@ -326,6 +329,7 @@ def read_toml(text: str, source: str) -> dict[str, Any]:
 def from_tree(tree: dict[str, Any], source: str, text: str = "") -> Config:
     """Validates what was read; `text` is where, for the lines. Raises ConfigError, which names
     every wrong key."""
+    tree = in_units(tree, Config)
     wrong = mistakes(tree, Config, text)
     if wrong:
         several = f"{len(wrong)} keys are wrong\n  " if len(wrong) > 1 else ""
@@ -357,7 +361,6 @@ def _check(config: Config, source: str) -> None:
     _check_security(config, source)
     _check_upstream(config.upstream, source)
     _check_roles(config, source)
-    _check_retention(config.syncer.to, source)
     if config.syncer.load_schema_snapshot and config.upstream.kind != "pd":
         raise ConfigError(
             f'{source}: syncer.load-schema-snapshot: goes with upstream.kind = "pd" only, as the'
@@ -403,12 +406,10 @@ def _check(config: Config, source: str) -> None:
         advertised(config)
         gc_keep_s(config.pump.gc)
         retention_s("drainer.trash-retention", config.drainer.trash_retention)
-        size_bytes(config.pump.stop_write_at_available_space)
-        size_bytes(config.pump.segment_size)
-        budget = size_bytes(config.pump.memory_budget)
-        size_bytes(config.syncer.to.kafka_max_message_size)
+        kept_s(config.syncer.to.retention_time)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
+    budget = config.pump.memory_budget
     if budget < 2 * config.pump.max_message_size:
         raise ConfigError(
             f"{source}: pump.memory-budget: {budget} bytes are less than twice"
@@ -492,13 +493,6 @@ def _check_upstream(upstream: UpstreamConfig, source: str) -> None:
         raise ConfigError(
             f'{source}: upstream.tso: goes with kind = "standalone" only; with "{upstream.kind}"'
             " the cluster tells the time; remove the key"
-        )
-
-
-def _check_retention(to: DownstreamConfig, source: str) -> None:
-    if to.retention_time < 0:
-        raise ConfigError(
-            f"{source}: syncer.to.retention-time: must not be negative; 0 keeps files for ever"
         )
 
 

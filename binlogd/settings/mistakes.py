@@ -16,6 +16,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from binlogd.settings.quantities import Seconds, Size
+
 SECRETS = frozenset(
     {
         "password",
@@ -34,6 +36,8 @@ _WORDS: dict[object, str] = {
     float: "must be a number, as in 0.5",
     bool: "must be true or false",
     str: 'must be text in quotes, as in "name"',
+    Size: 'must be a number of bytes, or text as in "64 MiB"',
+    Seconds: 'must be a number of seconds, or text as in "90s" or "1h30m"',
 }
 
 
@@ -54,7 +58,7 @@ def _of_table(
     tree: Mapping[str, Any], table: type[msgspec.Struct], path: str, prefix: str
 ) -> Iterator[tuple[str, str, str]]:
     """Where a wrong key stands, what it is called, and what is right."""
-    hints = get_type_hints(table)
+    hints = get_type_hints(table, include_extras=True)
     known = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(table)}
     for name, value in tree.items():
         place, key = path + name, prefix + name

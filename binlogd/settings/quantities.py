@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
 
 from binlogd.errors import ConfigError
+
+Size = Annotated[int, "bytes"]
+"""Of a key: a number of bytes, or text such as "64 MiB", which `in_units` turns into that."""
+Seconds = Annotated[float, "seconds"]
+"""Of a key: a number of seconds, or text such as "90s" or "1h30m"."""
 
 _SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|ms|s|m|h)")
@@ -13,6 +21,25 @@ _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DAY_S = 86_400.0
 _PORT_MAX = 65535
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def in_units(tree: Mapping[str, Any], table: type[msgspec.Struct]) -> dict[str, Any]:
+    """What was read of a configuration, with numbers for the text of its sizes and durations; text
+    that is neither stays, for the check of all keys."""
+    hints = get_type_hints(table, include_extras=True)
+    kinds = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(table)}
+    return {name: _in_unit(value, kinds.get(name)) for name, value in tree.items()}
+
+
+def _in_unit(value: Any, kind: Any) -> Any:
+    if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return in_units(value, kind)
+    if kind not in (Size, Seconds) or not isinstance(value, str):
+        return value
+    try:
+        return size_bytes(value) if kind == Size else wait_s("", value)
+    except ConfigError:
+        return value
 
 
 def listen_address(addr: str) -> tuple[str, int]:
@@ -65,6 +92,11 @@ def retention_s(key: str, text: int | str) -> float:
     return int(text) * _DAY_S
 
 
+def kept_s(retention: int | str) -> float:
+    """Seconds that finished files of a file sink are kept; 0 for ever. Raises ConfigError."""
+    return retention_s("syncer.to.retention-time", retention) if retention not in (0, "0") else 0.0
+
+
 def duration_s(key: str, text: str, hint: str) -> float:
     """Seconds of a Go duration such as "8h" or "1h30m"; a number without a unit is none.
 
@@ -86,15 +118,13 @@ def wait_s(option: str, text: str) -> float:
     return duration_s(option, duration, "say seconds, or use a unit: 500ms, 30s, 10m or 1h30m")
 
 
-def size_bytes(size: int | str) -> int:
-    """A size in bytes: a number, or text such as "10 GiB", "500MB", "1k". Raises ConfigError."""
-    if isinstance(size, int):
-        return size
-    match = _SIZE.match(size) if size else None
-    if size and match is None:
-        raise ConfigError(f'size "{size}": use a number of bytes, or text such as "10 GiB"')
-    if match is None:
+def size_bytes(size: str) -> int:
+    """A size in bytes, of text such as "10 GiB", "500MB", "1k"; "" is 0. Raises ConfigError."""
+    if not size:
         return 0
+    match = _SIZE.match(size)
+    if match is None:
+        raise ConfigError(f'size "{size}": use a number of bytes, or text such as "10 GiB"')
     number, unit = match[1], match[2].lower()
     base = 1024 if "i" in unit else 1000
     power = "bkmgtpe".index(unit[0]) if unit else 0

@@ -23,6 +23,7 @@ from binlogd.settings.config import Config, DownstreamConfig
 from binlogd.settings.mistakes import SECRETS, right_form
 from binlogd.settings.operators import check_token
 from binlogd.settings.paths import base_of, placed
+from binlogd.settings.quantities import Seconds, Size
 
 PREFIX = "BINLOGD_"
 CONFIG_VARIABLE = "BINLOGD_CONFIG"
@@ -120,7 +121,7 @@ def variable_of(key: str) -> str:
 
 
 def _kinds(table: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    hints = get_type_hints(table)
+    hints = get_type_hints(table, include_extras=True)
     for field in msgspec.structs.fields(table):
         key, kind = f"{prefix}{field.encode_name}", hints[field.name]
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -182,8 +183,8 @@ def _converted(name: str, text: str, kind: Any) -> Any:
         if origin is tuple:
             parts = [each.strip() for each in text.split(",")]
             return [_converted(name, each, kinds[0]) for each in parts if each]
-        if str in kinds or isinstance(kinds[0], str):  # a word out of some is named by the check
-            return text
+        if kind in (Size, Seconds) or str in kinds or isinstance(kinds[0], str):
+            return text  # what is no such quantity, or no word out of some, is named by the check
         plain = type(kinds[0]) if origin is Literal else kind
         return msgspec.convert(text, plain, strict=False)
     except tomllib.TOMLDecodeError as error:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import msgspec
 import pytest
 
 from binlogd.errors import ConfigError
-from binlogd.settings import config
+from binlogd.settings import config, sources
+from binlogd.settings.config import Config
 from binlogd.settings.effects import WITHOUT_EFFECT
-from binlogd.settings.quantities import gc_keep_s, listen_address, pd_addresses, size_bytes, wait_s
+from binlogd.settings.quantities import (
+    Seconds,
+    Size,
+    gc_keep_s,
+    kept_s,
+    listen_address,
+    pd_addresses,
+    size_bytes,
+    wait_s,
+)
 
 ROOT = Path(__file__).parents[3]
 CONFIG_DIR = ROOT / "config"
+SAMPLE = CONFIG_DIR / "binlogd.toml"
 
 
 def test_the_commented_sample_equals_the_defaults() -> None:
@@ -228,10 +241,67 @@ schema = "tidb_binlog"
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("10 GiB", 10 << 30), ("1k", 1000), ("512MiB", 512 << 20), (7, 7), ("", 0)]
+    ("text", "size"), [("10 GiB", 10 << 30), ("1k", 1000), ("512MiB", 512 << 20), ("7", 7), ("", 0)]
 )
-def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
+def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
     assert size_bytes(text) == size
+
+
+def _keys_of(kind: object, table: type[msgspec.Struct], prefix: str = "") -> list[str]:
+    found = []
+    for name, each in get_type_hints(table, include_extras=True).items():
+        key = f"{prefix}{name.replace('_', '-')}"
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            found += _keys_of(kind, each, f"{key}.")
+        elif each == kind:
+            found.append(key)
+    return found
+
+
+def _value(parsed: Config, key: str) -> object:
+    return operator.attrgetter(key.replace("-", "_"))(parsed)
+
+
+@pytest.mark.parametrize("key", _keys_of(Size, Config))
+def test_every_size_is_a_number_or_text_with_a_unit_also_from_a_variable(key: str) -> None:
+    table, _, name = key.rpartition(".")
+    written, size = ("512 MiB", 512 << 20) if name == "max-message-size" else ("3 GiB", 3 << 30)
+    assert _value(config.parse(f'[{table}]\n{name} = "{written}"\n', "t"), key) == size
+    for text in (written, str(size)):
+        assert _value(sources.read(None, {sources.variable_of(key): text}).config, key) == size
+    with pytest.raises(ConfigError, match=f"{name}: must be a number of bytes, or text as in"):
+        config.parse(f'[{table}]\n{name} = "3 apples"\n', "t")
+
+
+@pytest.mark.parametrize("key", _keys_of(Seconds, Config))
+def test_every_duration_is_a_number_or_text_with_a_unit_also_from_a_variable(key: str) -> None:
+    table, _, name = key.rpartition(".")
+    assert _value(config.parse(f'[{table}]\n{name} = "1m30s"\n', "t"), key) == 90
+    assert _value(sources.read(None, {sources.variable_of(key): "90"}).config, key) == 90
+    assert _value(sources.read(None, {sources.variable_of(key): "1m30s"}).config, key) == 90
+    with pytest.raises(ConfigError, match=f"{name}: must be a number of seconds, or text as in"):
+        config.parse(f'[{table}]\n{name} = "soon"\n', "t")
+
+
+def test_no_key_that_is_a_size_or_a_duration_takes_numbers_alone() -> None:
+    """By the words with which the sample explains it."""
+    of_a_unit = {*_keys_of(Size, Config), *_keys_of(Seconds, Config)}
+    table, plain = "", []
+    for line in SAMPLE.read_text().splitlines():
+        if header := re.match(r"\[([\w.-]+)\]", line):
+            table = f"{header[1]}."
+        elif key := re.match(r"([\w-]+) = [\d.]+ +# .*\b(bytes|seconds|days)\b", line):
+            plain.append(f"{table}{key[1]}")
+    assert [key for key in plain if key not in of_a_unit] == ["pump.gc", "syncer.to.retention-time"]
+
+
+@pytest.mark.parametrize("text", ["7", '"7"', '"168h"'])
+def test_finished_files_are_kept_for_days_or_a_duration(text: str) -> None:
+    found = config.parse(f"[syncer.to]\nretention-time = {text}\n", "t").syncer.to.retention_time
+    assert kept_s(found) == 7 * 86400
+    assert kept_s(0) == 0
+    with pytest.raises(ConfigError, match=r"syncer\.to\.retention-time: -1: must be above 0"):
+        config.parse("[syncer.to]\nretention-time = -1\n", "t")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(7, 604800), ("7", 604800), ("1h30m", 5400)])
