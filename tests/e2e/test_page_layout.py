@@ -151,6 +151,29 @@ def test_a_picture_shows_a_day_too_and_one_peak_does_not_flatten_the_rest(
     assert browser.driver.execute_async_script(script) == [6, 9]
 
 
+_MANY_TABLES = """
+const row = document.querySelector('#tables tbody tr');
+for (let more = 0; more < 7; more++) row.after(row.cloneNode(true));
+const at = ['shards', 'lanes', 'tables'].map(each =>
+    document.getElementById(each).closest('.card').getBoundingClientRect());
+const ends = [...new Set(at.map(each => each.left))].map(
+    left => Math.max(...at.filter(each => each.left === left).map(each => each.bottom)));
+return [Math.max(...ends) - Math.min(...ends), Math.min(...at.map(each => each.height))];
+"""
+
+
+def test_with_few_lanes_and_many_tables_no_hole_is_left_that_a_card_would_fill(
+    browser: Browser, recorded: Appliance
+) -> None:
+    browser.look(height=HEIGHT)
+    opened(browser, recorded)
+    browser.wait_for("#tables", "shop")
+    browser.wait_for("#lanes", "lane 1")
+    hole, least = browser.driver.execute_script(_MANY_TABLES)
+    browser.look()
+    assert hole < least
+
+
 def test_where_it_comes_from_and_goes_to_is_told(browser: Browser, recorded: Appliance) -> None:
     opened(browser, recorded)
     flow = browser.wait_for("#flow", "MySQL")
