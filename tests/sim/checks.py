@@ -10,12 +10,16 @@ from collections.abc import Sequence
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import DrainerState
+from binlogd.log.directory import VALUE
+from binlogd.log.pointer import FileId, segment_name
+from binlogd.log.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
 from tests.sim.downstream import Downstream
 from tests.sim.loop import SimLoop
 from tests.sim.nodes import DrainerNode, Node, PumpNode
 from tests.sim.tidb import Tidb
 
+_PLACES = "SELECT fid, offset, length FROM %s"
 _LATE = re.compile(r"pump ([\d.]+):\d+: DATA_LOSS: .*?commit_ts (\d+) \(start_ts (\d+)\)")
 
 
@@ -33,7 +37,9 @@ class Checks:
         self._tidb, self._pumps, self._drainer = tidb, pumps, drainer
         self.downstream, self._loop = downstream, loop
         self._watermarks: dict[str, tuple[int, Tso]] = {}
-        self._saved_ts = NO_TS
+        self._saved_ts = self._relayed_ts = NO_TS
+        self._found: list[str] = []
+        """What was seen in the middle of somebody's work, who must not be told."""
         self.operator_acts = 0
         """Times that somebody had to look and say "go on"."""
 
@@ -42,6 +48,7 @@ class Checks:
     def each_second(self) -> None:
         """Cheap: what parts say of themselves, and what is new downstream."""
         assert not self._loop.faults, self._loop.faults[0]
+        assert not self._found, self._found[0]
         for node in self._pumps:
             if node.is_up and node.pump is not None:
                 self._look_at_pump(node)
@@ -96,10 +103,35 @@ class Checks:
         if checkpoint.consistent:
             self._equals(checkpoint.commit_ts, "I14")
 
-    # --- after a loss of power -------------------------------------------------------------------
+    # --- at an acknowledgement, at a state of the downstream, at a loss of power -----------------
 
-    def power_was_lost(self, node: Node) -> None:
-        """I2: what an index names is in the log."""
+    def acknowledged(self, pump: str, binlog: bytes) -> None:
+        """I1: whoever is told OK may rely on it, whatever happens next."""
+        node = next(each for each in self._pumps if each.name == pump)
+        if not node.disk.is_durable(binlog, VALUE):
+            self._found.append(f"I1: {pump} acknowledged {len(binlog)} bytes that are not durable")
+
+    def became_visible(self, high_ts: Tso) -> None:
+        """I9: the relay log has it on disk before the downstream is given it."""
+        if high_ts <= self._relayed_ts:
+            return
+        ledger, disk = self._tidb.ledger, self._drainer.disk
+        for commit_ts, values in ledger.values.items():
+            is_new = self._relayed_ts < commit_ts <= high_ts
+            is_seen = is_new and commit_ts not in ledger.perhaps_unseen
+            if is_seen and not disk.is_durable(values, "relay"):
+                self._found.append(f"I9: {commit_ts} is downstream and not in the relay log")
+        self._relayed_ts = high_ts
+
+    def power_fails(self, node: Node) -> None:
+        """I2: an index row never points past fsynced bytes, in whatever state it survives."""
+        files, databases = node.disk.files, node.disk.databases
+        for table in ("prewrites", "commits", "late"):
+            for path, (fid, offset, length) in databases.rows("index.db", _PLACES % table):
+                file = files.get(path.parent / VALUE / segment_name(FileId(fid)))
+                end = offset + HEADER_BYTES + length
+                if file is not None and not (file.is_name_durable and end <= file.synced):
+                    self._found.append(f"I2: {path} has {fid}:{offset} of {table}, not synced")
 
     # --- at the end ------------------------------------------------------------------------------
 

@@ -55,6 +55,14 @@ class SimDisk:
         """Those of SQLite that lie on it."""
         self._rng = rng
 
+    def is_durable(self, content: bytes, directory: str) -> bool:
+        """Whether a loss of power leaves a file below the directory that has these bytes."""
+        return any(
+            file.is_name_durable and file.content.find(content, 0, file.synced) >= 0
+            for path, file in self.files.items()
+            if directory in path.parts
+        )
+
     # --- faults ------------------------------------------------------------------------------
 
     def crash(self) -> SimDisk:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,6 +36,8 @@ class Downstream(Protocol):
     dialect: Dialect
     changes_columns: bool
     """Whether tables may get and lose columns."""
+    on_visible: Callable[[Tso], None]
+    """Called with each new state: up to which commit_ts it shows what the upstream did."""
 
     def sink(self) -> Sink:
         """A new life in front of it."""
@@ -115,6 +117,7 @@ class MemoryDownstream:
     def __init__(self) -> None:
         self.store = ByTableId()
         self._commits_seen = 0
+        self.on_visible: Callable[[Tso], None] = lambda _: None
 
     def sink(self) -> Sink:
         return MemorySink(self.store)

@@ -50,9 +50,9 @@ def _down_s(rng: random.Random) -> float:
 def _kill(world: World, node: Node, *, with_power: bool) -> None:
     if node.is_up:
         world.down(node, _down_s(world.rng))
-        node.kill(with_power=with_power)
         if not with_power:
-            world.checks.power_was_lost(node)
+            world.checks.power_fails(node)
+        node.kill(with_power=with_power)
 
 
 @_fault("kill pump")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -90,6 +90,7 @@ class Replica:
         self.server = SimMySql(rng, faults, _STATES_KEPT)
         self.server.on_commit.append(self._seen)
         self._unjudged: deque[Committed] = deque()
+        self.on_visible: Callable[[Tso], None] = lambda _: None
         self._lives = 0
         self._held: dict[tuple[int, int], tuple[TableImage, Counter[Row]]] = {}
         self._shown: dict[tuple[int, int], Row] = {}
@@ -98,6 +99,9 @@ class Replica:
     def _seen(self, state: Committed) -> None:
         assert len(self._unjudged) < _SEEN_MAX, "states that nobody looks at"
         self._unjudged.append(state)
+        progress = _progress_of(state)
+        if progress is not None:
+            self.on_visible(max(Tso(ts) for ts, _ in progress.lanes))
 
     # --- for the Drainer -------------------------------------------------------------------------
 

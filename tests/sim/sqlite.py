@@ -91,6 +91,13 @@ class Databases:
         after._there = {path: each.crash() for path, each in self._there.items()}
         return after
 
+    def rows(self, name: str, statement: str) -> Iterator[tuple[Path, tuple[Any, ...]]]:
+        """What a query gives in each database whose file has this name."""
+        for path, each in self._there.items():
+            if Path(path).name == name:
+                for row in each.connection.execute(statement):
+                    yield Path(path), row
+
     async def take(self) -> None:
         """The time of one hop to a connection's thread."""
         await asyncio.sleep(self._rng.uniform(0.00005, 0.002))

@@ -68,6 +68,8 @@ class Ledger:
     perhaps_unseen: set[Tso] = field(default_factory=set)
     """commit_ts of what may change nothing: a DDL that was rolled back or is only announced, and
     rows of tables that were gone by then."""
+    values: dict[Tso, bytes] = field(default_factory=dict)
+    """By commit_ts, the rows of a transaction as its prewrite has them."""
     rolled_back: set[Tso] = field(default_factory=set)
     refused: int = 0
 
@@ -161,6 +163,8 @@ class Tidb:
     def __init__(self, rng: random.Random, pd: SimPd, tikv: SimTikv, habit: Habit) -> None:
         self._rng, self._pd, self._tikv, self._habit = rng, pd, tikv, habit
         self.ledger = Ledger()
+        self.on_acknowledged: Callable[[str, bytes], None] = lambda *_: None
+        """Called in the moment in which a Pump has taken a prewrite: its name, and the binlog."""
         self.model = Model()
         self.catalogue = Catalogue()
         self._store = Store()
@@ -240,7 +244,7 @@ class Tidb:
             self.ledger.refused += 1
             self._end(start_ts, draft)
             return
-        self.ledger.acknowledged[start_ts] = client._wrote[start_ts]
+        self._acknowledged(client, start_ts, prewrite)
         if self._rng.random() < self._habit.repeats:
             late.create_task(self._said_later(client, prewrite))
         await self._pause()
@@ -277,6 +281,7 @@ class Tidb:
     def _commit(self, start_ts: Tso, commit_ts: Tso, draft: Draft) -> None:
         self._tikv.commit(start_ts, commit_ts)
         self.ledger.committed[start_ts] = commit_ts
+        self.ledger.values[commit_ts] = draft.prewrite_value()
         if not any(map(self._store.exists, draft.changes())):
             self.ledger.perhaps_unseen.add(commit_ts)
         self.model.write(commit_ts, draft.changes())
@@ -318,11 +323,15 @@ class Tidb:
                 await asyncio.sleep(1.0)
             else:
                 if record.kind == BinlogType.PREWRITE:
-                    start_ts = record.fate.start_ts
-                    self.ledger.acknowledged[start_ts] = client._wrote[start_ts]
+                    self._acknowledged(client, record.fate.start_ts, record.payload)
                 return
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _acknowledged(self, client: PumpsClient, start_ts: Tso, prewrite: bytes) -> None:
+        taken_by = client._wrote[start_ts]
+        self.ledger.acknowledged[start_ts] = taken_by
+        self.on_acknowledged(taken_by, prewrite)
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._rng.expovariate(1 / 0.02))

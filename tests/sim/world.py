@@ -264,6 +264,9 @@ def made(plan: Plan, loop: NetLoop, trace: Trace) -> World:
         dialect=downstream.dialect,
     )
     checks = Checks(tidb, pumps, drainer, downstream, loop)
+    if not plan.has_gc:
+        tidb.on_acknowledged = checks.acknowledged
+    downstream.on_visible = checks.became_visible
     drainer.on_saved, drainer.on_death = checks.saved, downstream.writer_died
     return World(plan, at, pumps, drainer, tidb, checks, trace, rng("faults"))
 
