@@ -117,7 +117,7 @@ class Drainer:
         self._failure: Failure | None = None
         self._retry_at_s = 0.0
         self._sessions = self._skipped = self._in_doubt = self._unforeseen = 0
-        self._mismatches: dict[int, int] = {}
+        self._mismatches = NO_TS, 0  # at one commit_ts: nothing behind it is walked before it
         self._checkpoint = Checkpoint(options.initial_commit_ts)
         self._first_ts = NO_TS
         self._merge: MergeStatistics | None = None
@@ -268,8 +268,10 @@ class Drainer:
             return False
         if not self._session.was_ahead(Tso(error.commit_ts)):
             return False
-        self._mismatches[error.commit_ts] = self._mismatches.get(error.commit_ts, 0) + 1
-        return self._mismatches[error.commit_ts] <= MISMATCH_RETRIES_MAX
+        at_ts, count = self._mismatches
+        count = count + 1 if at_ts == error.commit_ts else 1
+        self._mismatches = Tso(error.commit_ts), count
+        return count <= MISMATCH_RETRIES_MAX
 
     async def _wait_to_retry(self, error: BinlogdError, state: DrainerState) -> None:
         """Until it is time, or somebody says that the cause has been dealt with."""

@@ -41,8 +41,10 @@ from binlogd.tso import NO_TS, Tso, plus_ms
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, Values, changes_of, mutation_of, rows_of
 from binlogd.wire.peek import Mutation
 
-_KEPT_CHANGES_MAX = 50_000
-_KEPT_BYTES_MAX = 16 << 20
+KEPT_CHANGES_MAX = 50_000
+KEPT_BYTES_MAX = 32 << 20
+_CHANGE_BYTES, _ROW_BYTES = 400, 40  # of the objects around, roughly
+TABLES_KEPT_MAX = 10_000
 _DDLS_KEPT_MAX = 256
 _VERSIONS_KEPT_MAX = 256
 _KEPT_MS = 120_000
@@ -205,19 +207,25 @@ class EarlyColumns:
 
     def _keep(self, txn: Dml, change: TableChange) -> None:
         commit_ts = txn.commit_ts
-        rows, size_bytes = change.mutation, size_of(change.mutation)
+        rows = change.mutation
+        size_bytes = size_of(rows) + _CHANGE_BYTES + _ROW_BYTES * len(rows.sequence)
         if txn.schema_version > self._schema.version:
-            self._last_ahead[change.table.info.id] = commit_ts
-        if size_bytes > _KEPT_BYTES_MAX:
+            table_id = change.table.info.id
+            self._last_ahead.pop(table_id, None)  # the table that was ahead last stands last
+            self._last_ahead[table_id] = commit_ts
+            if len(self._last_ahead) > TABLES_KEPT_MAX:
+                gone_ts = self._last_ahead.pop(next(iter(self._last_ahead)))
+                self._complete_after = max(self._complete_after, gone_ts)
+        if size_bytes > KEPT_BYTES_MAX:
             self._kept.clear()
             self._kept_bytes, self._complete_after = 0, commit_ts
             return
-        # lists of their own: rows of a large binlog would keep all of it
-        lists = list(rows.inserted), list(rows.updated), list(rows.deleted)
-        own = TableChange(change.table, Mutation(rows.table_id, *lists, rows.sequence))
+        # tuples of their own: rows of a large binlog would keep all of it
+        kinds = tuple(rows.inserted), tuple(rows.updated), tuple(rows.deleted)
+        own = TableChange(change.table, Mutation(rows.table_id, *kinds, rows.sequence))
         self._kept.append(_Kept(commit_ts, txn.schema_version, own, size_bytes))
         self._kept_bytes += size_bytes
-        while len(self._kept) > _KEPT_CHANGES_MAX or self._kept_bytes > _KEPT_BYTES_MAX:
+        while len(self._kept) > KEPT_CHANGES_MAX or self._kept_bytes > KEPT_BYTES_MAX:
             gone = self._kept.popleft()
             self._kept_bytes -= gone.size_bytes
             self._complete_after = gone.commit_ts

@@ -17,10 +17,12 @@ DURATION_SECONDS_MAX = (838 * 60 + 59) * 60 + 59
 """TIME ends at 838:59:59."""
 ZERO_DATE = "0000-00-00"
 ZERO_CLOCK = "00:00:00"
+_TWO_DIGITS = tuple(f"{number:02d}" for number in range(839))
+"""Faster than a format, and smaller than a cache. Of a TIME the hours go on to 838."""
 _ZERO_FRACTIONS = ("", ".0", ".00", ".000", ".0000", ".00000", ".000000")
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def day_text(ymd: int) -> str:
     """`YYYY-MM-DD` of the upper part of a packed time (packed >> 41), kept for the next row.
 
@@ -32,13 +34,12 @@ def day_text(ymd: int) -> str:
     return f"{year:04d}-{month:02d}-{ymd & 31:02d}"
 
 
-@lru_cache(maxsize=86400)
 def clock_text(hms: int) -> str:
-    """`HH:MM:SS` of the middle part of a packed time (packed >> 24 & 0x1FFFF), kept likewise."""
+    """`HH:MM:SS` of the middle part of a packed time (packed >> 24 & 0x1FFFF)."""
     hour, minute, second = hms >> 12, hms >> 6 & 63, hms & 63
     if hour > 23 or minute > 59 or second > 59:
         raise CorruptRow(f"a time of day of {hour}:{minute}:{second}")
-    return f"{hour:02d}:{minute:02d}:{second:02d}"
+    return f"{_TWO_DIGITS[hour]}:{_TWO_DIGITS[minute]}:{_TWO_DIGITS[second]}"
 
 
 def fraction_text(microsecond: int, fsp: int) -> str:
@@ -90,13 +91,12 @@ def duration_text(nanoseconds: int, fsp: int) -> str:
     return "-" + text if nanoseconds < 0 else text
 
 
-@lru_cache(maxsize=16384)
 def _duration_clock(seconds: int) -> str:
     if seconds > DURATION_SECONDS_MAX:
         raise CorruptRow(f"a TIME of {seconds} s")
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
-    return f"{hour:02d}:{minute:02d}:{second:02d}"
+    return f"{_TWO_DIGITS[hour]}:{_TWO_DIGITS[minute]}:{_TWO_DIGITS[second]}"
 
 
 def duration_ns(text: str) -> int:

@@ -18,7 +18,7 @@ from binlogd.errors import ConfigError
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.schema import Named
 
-_KEPT_MAX = 20_000
+KEPT_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class TableRouter:
         self._names: dict[Named, Named] = {}
         self._tables: dict[tuple[int, int], tuple[TableAt, TableAt]] = {}
         self._owners: dict[tuple[str, str], Named] = {}
+        self._owners_max = KEPT_MAX
 
     def name(self, name: Named) -> Named:
         """What a table, or with `table` "" a database, is called downstream.
@@ -56,7 +57,7 @@ class TableRouter:
             return name
         found = self._names.get(name)
         if found is None:
-            if len(self._names) >= _KEPT_MAX:
+            if len(self._names) >= KEPT_MAX:
                 self._names.clear()
             found = self._names[name] = self._routed(name)
         return found
@@ -67,7 +68,7 @@ class TableRouter:
         kept = self._tables.get(place)
         if kept is not None and kept[0] is table:
             return kept[1]
-        if len(self._tables) >= _KEPT_MAX:
+        if len(self._tables) >= KEPT_MAX:
             self._tables.clear()
         name = self.name(Named(table.database, table.info.name))
         info = replace(table.info, name=name.table)
@@ -80,6 +81,9 @@ class TableRouter:
 
         Raises ConfigError for a second one with the same name downstream.
         """
+        if len(self._owners) >= self._owners_max:
+            self._owners = {key: owner for key, owner in self._owners.items() if exists(owner)}
+            self._owners_max = max(KEPT_MAX, 2 * len(self._owners))
         target = self.name(name)
         key = target.database.lower(), target.table.lower()
         owner = self._owners.setdefault(key, name)

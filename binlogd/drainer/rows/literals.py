@@ -149,17 +149,21 @@ class _Moment(_Literal):
                 out[self.slot] = day if self.is_date else day + clock
                 return at + 9
         packed, end = read_uvarint(row, at)
-        day, hms = _day(packed >> 41), packed >> 24 & 0x1FFFF
+        day, hms = day_text(packed >> 41).encode(), packed >> 24 & 0x1FFFF
         if self.is_date and hms:  # which no DATE has, and no reader looks at
             out[self.slot] = day
             return end
-        clock = _clock(hms)
+        clock = b" " + clock_text(hms).encode()
         if self.fsp > 0:
             clock += fraction_text(packed & 0xFFFFFF, self.fsp).encode()
-        elif end == at + 9 and len(_CLOCK_AT) < _KEPT_MAX and len(_DAYS_AT) < _KEPT_MAX:
-            even = packed >> 42 << 1
+        elif end == at + 9:
+            if len(_CLOCK_AT) >= CLOCKS_KEPT_MAX:
+                _CLOCK_AT.clear()
+            if len(_DAYS_AT) >= DAYS_KEPT_MAX:
+                _DAYS_AT.clear()
+            even, odd = packed >> 42 << 1, packed >> 42 << 1 | 1
             _CLOCK_AT[row[at : at + 6]] = clock
-            _DAYS_AT[row[at + 6 : end]] = _day(even), _day(even | 1)
+            _DAYS_AT[row[at + 6 : end]] = day_text(even).encode(), day_text(odd).encode()
         out[self.slot] = day if self.is_date else day + clock
         return end
 
@@ -168,28 +172,9 @@ _CLOCK_AT: dict[bytes, bytes] = {}
 """By bytes 0 to 5 of a packed time, the last of which has the lowest bit of the day as well."""
 _DAYS_AT: dict[bytes, tuple[bytes, bytes]] = {}
 """By bytes 6 to 8: the days of both values of that bit."""
-_DAYS: dict[int, bytes] = {}
-_CLOCKS: dict[int, bytes] = {}
-_KEPT_MAX = 100_000
-"""Texts of days and of clocks that are kept for the next row; there are 86,400 clocks."""
-
-
-def _day(ymd: int) -> bytes:
-    found = _DAYS.get(ymd)
-    if found is None:
-        if len(_DAYS) >= _KEPT_MAX:
-            _DAYS.clear()
-        found = _DAYS[ymd] = day_text(ymd).encode()
-    return found
-
-
-def _clock(hms: int) -> bytes:
-    """With the blank before it."""
-    found = _CLOCKS.get(hms)
-    if found is None:
-        found = _CLOCKS[hms] = b" " + clock_text(hms).encode()
-    return found
-
+CLOCKS_KEPT_MAX, DAYS_KEPT_MAX = 16_384, 4_096
+"""Texts that are kept for the next row; when there are more, all are forgotten, so that the clocks
+and days that rows have now are among them."""
 
 _STEPS: dict[Form, type[_Literal]] = {
     Form.SIGNED: _Signed,

@@ -52,7 +52,7 @@ class Sorter:
         self._open: dict[Tso, Open] = {}
         self._first: Open | None = None
         self._last: Open | None = None
-        self._outcomes: dict[Tso, Place | None] = {}  # and where the prewrite stands
+        self._outcomes: dict[Tso, Place | None] = {}  # behind a Rollback, with its prewrite's place
         self._outcomes_kept = outcomes_kept
 
     def prewrite(self, start_ts: Tso, place: Place, now_s: float) -> None:
@@ -75,7 +75,8 @@ class Sorter:
     def outcome(self, start_ts: Tso, commit_ts: Tso) -> Place | None:
         """A Commit, or a Rollback (commit_ts 0), in the order of the log.
 
-        Returns where the prewrite stands, or None if that is not known. A Commit may follow a
+        Returns where the prewrite stands, or None if that is not known, as of a repeated Commit:
+        places of all that is settled would take twice the memory. A Commit may follow a
         Rollback, which only says that the writer gave up: unless Rollbacks are believed, one does
         not close its prewrite, which is `doubted` from then on.
         """
@@ -84,7 +85,7 @@ class Sorter:
             opened.is_doubted = True
             return None
         place = self.settle(start_ts) or self._outcomes.pop(start_ts, None)
-        self._remember(start_ts, place)
+        self._remember(start_ts, None if commit_ts else place)
         if commit_ts:
             self.witness(commit_ts)
         return place

@@ -130,7 +130,7 @@ class Window:
         self._begin += 1
         self._kept_bytes -= _size(self._kept.pop(key))
         self.floor = key[0]
-        if self._begin > 4096 and self._begin * 2 > len(self._keys):
+        if self._begin > 512 and self._begin * 2 > len(self._keys):
             del self._keys[: self._begin]
             self._begin = 0
 
