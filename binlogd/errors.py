@@ -19,7 +19,7 @@
     │   ├── DrainerUnavailable  a remote Drainer gives no answer
     │   ├── UpstreamUnavailable schema history or time source cannot be reached
     │   ├── DownstreamUnavailable the target database cannot be reached
-    │   ├── OutOfOrder          a commit came behind others that are not applied yet: begin again
+    │   ├── OutOfOrder          a commit came behind others: begin again, and find out where it is
     │   ├── DownstreamWentBack  the target lacks what it had committed: begin where it stands
     │   └── NotRunning          no binlogd answers at the configured address
     ├── Corrupt                 bytes disagree with their checksum: never retried, never skipped
@@ -55,6 +55,7 @@ be passed over is said where it helps, and last.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -241,15 +242,12 @@ class DownstreamUnavailable(Unavailable):
 
 
 class OutOfOrder(Unavailable):
-    """A commit came below the watermark of its shard, and above what is applied or passed over.
-
-    The next session pulls it in its place, or passes over it.
-    """
+    """A commit came below the watermark of its source: what follows is for the next session."""
 
     def __init__(self, source: str, start_ts: int, commit_ts: int) -> None:
         super().__init__(
             f"commit_ts {commit_ts} (start_ts {start_ts}) came below the watermark of {source};"
-            " replication begins again at the checkpoint, before it or where it is passed over"
+            " replication begins again at the checkpoint, and finds out where it is"
         )
 
 
@@ -382,10 +380,9 @@ def way_past(commit_ts: int) -> str:
 class LateCommit(Stuck):
     """An acknowledged commit came below what was replicated already: it is not downstream."""
 
-    def __init__(self, source: str, start_ts: int, commit_ts: int, others: int) -> None:
-        """`others`: how many more there are."""
+    def __init__(self, source: str, start_ts: int, commit_ts: int, more: str) -> None:
+        """`more`: of others like it, or why it is not known whether another source has it."""
         self.source, self.start_ts, self.commit_ts = source, start_ts, commit_ts
-        more = f", and {others} others like it" if others else ""
         super().__init__(
             f"transaction commit_ts {commit_ts} (start_ts {start_ts}) came below the watermark of"
             f" {source}, behind what was replicated{more}: it is in the log, and not downstream",
@@ -397,9 +394,11 @@ class LateCommit(Stuck):
 
 
 class MissedCommit(Stuck):
-    """Another Pump took a commit behind what was pulled from it, and says which one."""
+    """Another Pump took commits behind what was pulled from it, and says which ones."""
 
-    def __init__(self, told: str) -> None:
+    def __init__(self, told: str, late: Sequence[tuple[str, int, int]] = ()) -> None:
+        """`late`: source, start_ts, commit_ts of each; none where not all are named."""
+        self.late = late
         super().__init__(
             told,
             todo="look at it with `binlogd txn COMMIT_TS` at that Pump and bring its rows over by"

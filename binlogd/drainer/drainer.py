@@ -22,6 +22,7 @@ import structlog
 
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.late_commits import KnownLateCommits
 from binlogd.drainer.measures import DrainerMeasures, DrainerMeasuresStatistics
 from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session
 from binlogd.drainer.sink import SinkStatistics
@@ -109,6 +110,7 @@ class Drainer:
         self._ports = replace(ports, on_saved=self._saved)
         self._on_saved = ports.on_saved
         self._backoff, self._options = backoff, options
+        self._late = KnownLateCommits(ports.late)
         self._session: Session | None = None
         self._draining, self._ended = asyncio.Event(), asyncio.Event()
         self._woken = asyncio.Event()
@@ -240,7 +242,7 @@ class Drainer:
         self._sessions += 1
         self._state = DrainerState.RUNNING
         try:
-            self._session = Session(self._ports, self._options, self._checkpoint)
+            self._session = Session(self._ports, self._options, self._late, self._checkpoint)
             await apart(self._session.run)
         except BinlogdError as error:
             return error

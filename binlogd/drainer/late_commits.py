@@ -1,7 +1,8 @@
-"""Commits that came below what their shard had promised, as a session meets them.
+"""Commits that came below what their source had promised, as a session meets them.
 
 Invariant. No session replicates beyond a commit that is known to have been left out, and none is
-held by a commit that it will get in its place.
+held by a commit that it will get in its place, or that came by another source
+(docs/decisions/0125-late-commits-elsewhere.md).
 """
 
 from __future__ import annotations
@@ -12,16 +13,26 @@ from typing import Protocol
 import structlog
 
 from binlogd.binlog import Late
+from binlogd.drainer.elsewhere import has_come, members
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.sink import Sink
-from binlogd.errors import BinlogdError, LateCommit, OutOfOrder
+from binlogd.errors import LateCommit, MissedCommit, OutOfOrder, PumpUnavailable, Stuck, Unavailable
+from binlogd.ports import BinlogSource, Sources
 from binlogd.tso import Tso
+
+ASKED_MAX = 8
+"""Sessions in a row that ask a source in vain: a minute, with the waits between them."""
 
 log = structlog.get_logger(__name__)
 
 
 class UndecidedLateCommits(Protocol):
-    """Those that nobody has dealt with."""
+    """Those of the Pump in this process that nobody has dealt with."""
+
+    @property
+    def sources(self) -> Collection[str]:
+        """Who may have some: a transaction is in one of these alone."""
+        ...
 
     def unresolved(self) -> Sequence[Late]:
         """Some of them, and none only when there is none; cheap."""
@@ -37,35 +48,100 @@ def reached(sink: Sink, applied_ts: Tso) -> Tso:
     return max(applied_ts, sink.applied_ts(), *sink.statistics().lane_ts)
 
 
-async def begin(late: UndecidedLateCommits, table_filter: TableFilter, reached_ts: Tso) -> None:
-    """Before a session pulls: those that are passed over are dealt with, and so are those beyond
-    `reached_ts`, which it gets in their place. Raises LateCommit for the first other one."""
-    while found := late.unresolved():  # ends when each is dealt with, some thousands at a time
-        dealt_with = {
-            each.commit_ts
-            for each in found
-            if each.commit_ts > reached_ts or table_filter.ignores_transaction(each.commit_ts)
-        }
-        left = [each for each in found if each.commit_ts not in dealt_with]
-        if dealt_with:
-            log.info("late_commits_dealt_with", count=len(dealt_with), left=len(left))
-            await late.resolve(dealt_with)
-        if left:
-            first = min(left, key=lambda each: each.commit_ts)
-            raise LateCommit(*first, others=len(left) - 1)
+class KnownLateCommits:
+    """Those of the Pump in this process, and those of which another Pump told, which does so once:
+    they are kept here over all sessions, until one has judged them."""
+
+    def __init__(self, local: UndecidedLateCommits | None) -> None:
+        self._local = local
+        self._told: dict[Late, MissedCommit] = {}
+        self._asked = 0
+
+    def told(self, error: MissedCommit) -> Stuck | OutOfOrder:
+        """What a session ends with that has heard of some. Not all are named where there are many:
+        then nothing can be found out."""
+        late = [Late(source, Tso(start_ts), Tso(ts)) for source, start_ts, ts in error.late]
+        if not late:
+            return error
+        self._told.update(dict.fromkeys(late, error))
+        return OutOfOrder(*late[0])
+
+    def came(self) -> OutOfOrder | None:
+        """Why a session that runs must end: a commit came late since it began."""
+        found = self._local.unresolved() if self._local is not None else ()
+        return OutOfOrder(*min(found, key=_by_time)) if found else None
+
+    async def begin(
+        self,
+        table_filter: TableFilter,
+        reached_ts: Tso,
+        sources: Sources | Sequence[BinlogSource],
+    ) -> None:
+        """Before a session pulls: those that are passed over are dealt with, those beyond
+        `reached_ts`, which it gets in their place, and those that came by another source. Raises
+        LateCommit or MissedCommit for the first other one, and PumpUnavailable while a source that
+        may have it gives no answer."""
+        while found := self._found():  # ends when each is dealt with, some thousands at a time
+            left = [
+                each
+                for each in found
+                if each.commit_ts <= reached_ts
+                and not table_filter.ignores_transaction(each.commit_ts)
+            ]
+            silent = ""
+            if left:
+                left, silent = await self._lacking(left, await members(sources))
+            lacking = {each.commit_ts for each in left}
+            dealt_with = {each.commit_ts for each in found} - lacking
+            if dealt_with:
+                log.info("late_commits_dealt_with", count=len(dealt_with), left=len(left))
+                self._told = {late: of for late, of in self._told.items() if late in left}
+                if self._local is not None:
+                    await self._local.resolve(dealt_with)
+            if left:
+                raise self._judged(left, silent)
+        self._asked = 0
+
+    def _found(self) -> list[Late]:
+        return [*self._told, *(self._local.unresolved() if self._local is not None else ())]
+
+    async def _lacking(
+        self, late: list[Late], sources: Sequence[BinlogSource]
+    ) -> tuple[list[Late], str]:
+        """Those that came by no other source, and why one could not say so."""
+        siblings = self._local.sources if self._local is not None else ()
+        named = {each.name: each for each in sources}
+        left, silent = [], ""
+        for each in late:
+            not_there = {one.source for one in late if one.commit_ts == each.commit_ts}
+            not_there.update(siblings if each.source in siblings else ())
+            others = [one for one in sources if one.name not in not_there]
+            try:
+                if await has_come(each, others, named.get(each.source)):
+                    log.warning("late_commit_came_elsewhere", **each._asdict())
+                    continue
+            except Unavailable as error:
+                silent = str(error)
+            left.append(each)
+        return left, silent
+
+    def _judged(self, left: list[Late], silent: str) -> Stuck | Unavailable:
+        first = min(left, key=_by_time)
+        self._asked += 1
+        if silent and self._asked < ASKED_MAX:
+            return PumpUnavailable(
+                f"whether commit_ts {first.commit_ts} (start_ts {first.start_ts}), which"
+                f" {first.source} has too late, came by another Pump is not known: {silent}"
+            )
+        self._asked = 0
+        told, self._told = self._told, {}  # who resumes after this goes on without them
+        unless = f", unless it came by another Pump ({silent})" if silent else ""
+        for late in left:
+            if late in told:
+                return MissedCommit(told[late].told + unless)
+        others = f", and {len(left) - 1} others like it" if len(left) > 1 else ""
+        return LateCommit(*first, others + unless)
 
 
-def came(
-    late: UndecidedLateCommits, table_filter: TableFilter, reached_ts: Tso
-) -> BinlogdError | None:
-    """Why a session that runs must end: a commit came late since it began."""
-    found = late.unresolved()
-    if not found:
-        return None
-    left = [
-        each
-        for each in found
-        if each.commit_ts <= reached_ts and not table_filter.ignores_transaction(each.commit_ts)
-    ]
-    first = min(left or found, key=lambda each: each.commit_ts)
-    return LateCommit(*first, others=len(left) - 1) if left else OutOfOrder(*first)
+def _by_time(late: Late) -> Tso:
+    return late.commit_ts

@@ -42,6 +42,7 @@ from binlogd.errors import (
     ConfigError,
     Corrupt,
     DownstreamWentBack,
+    MissedCommit,
     MissingDdlJob,
     Stuck,
     Unavailable,
@@ -134,7 +135,7 @@ class DrainerPorts:
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
     measures: DrainerMeasures = field(default_factory=DrainerMeasures)
     late: late_commits.UndecidedLateCommits | None = None
-    """Of the Pump in this process; a remote one tells of none."""
+    """Of the Pump in this process; a remote one tells by MissedCommit."""
     schema_log: SchemaLog | None = None
     """Where the schema is kept beside the checkpoint; without it every start reads the history."""
     table_name: Callable[[int], Awaitable[str]] | None = None
@@ -148,9 +149,13 @@ class Session:
     """Made for one `run`. `former` is the checkpoint that the session before it left."""
 
     def __init__(
-        self, ports: DrainerPorts, options: DrainerOptions, former: Checkpoint | None = None
+        self,
+        ports: DrainerPorts,
+        options: DrainerOptions,
+        late: late_commits.KnownLateCommits,
+        former: Checkpoint,
     ) -> None:
-        self._ports, self._options, self._former = ports, options, former
+        self._ports, self._options, self._former, self._late = ports, options, former, late
         self._sink, self._relay = ports.make_sink(), ports.relay
         self._stream: MergedStream | None = None
         self._schema = SchemaTracker()
@@ -196,9 +201,8 @@ class Session:
             if stored is not None and stored.commit_ts > NO_TS:
                 self.checkpoint = stored
             self._check_not_emptied()
-            if self._ports.late is not None:
-                reached_ts = late_commits.reached(self._sink, self.checkpoint.commit_ts)
-                await late_commits.begin(self._ports.late, self._ports.table_filter, reached_ts)
+            reached_ts = late_commits.reached(self._sink, self.checkpoint.commit_ts)
+            await self._late.begin(self._ports.table_filter, reached_ts, self._ports.sources)
             log.info("replication_begun", after=self.checkpoint.commit_ts)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._sink.run(), name="sink")
@@ -215,9 +219,7 @@ class Session:
 
     def _check_not_emptied(self) -> None:
         """Raises ConfigError where a downstream that had a checkpoint a moment ago has none."""
-        begin_ts, left_ts = self._options.initial_commit_ts, NO_TS
-        if self._former is not None:
-            left_ts = self._former.commit_ts
+        begin_ts, left_ts = self._options.initial_commit_ts, self._former.commit_ts
         if self.checkpoint.commit_ts == begin_ts < left_ts:
             raise ConfigError(
                 f"the downstream has no checkpoint any more, and this process left it at commit_ts"
@@ -295,6 +297,10 @@ class Session:
                     stream.stop()
                 async for pulled in stream:
                     await self._take(pulled)
+        except MissedCommit as error:
+            error_now = self._late.told(error)  # nothing tells of them once more
+            await self._settle(is_consistent=False)
+            raise error_now from error
         except (Stuck, Corrupt):
             await self._settle(is_consistent=False)
             raise
@@ -539,11 +545,8 @@ class Session:
                 await self._save_if_moved()
             if self._fault is not None:
                 raise self._fault
-            if self._ports.late is not None and not self._is_over.is_set():
-                reached_ts = late_commits.reached(self._sink, self.applied_ts)
-                late, chosen = self._ports.late, self._ports.table_filter
-                if (error := late_commits.came(late, chosen, reached_ts)) is not None:
-                    raise error
+            if not self._is_over.is_set() and (error := self._late.came()) is not None:
+                raise error
 
     def _savable_ts(self, *, at_rest: bool = False) -> Tso:
         """A sink may know from a life before that more is applied than was walked in this one: the

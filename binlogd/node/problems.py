@@ -126,7 +126,8 @@ def _late(status: OwnStatus) -> Problem:
     return Problem(
         "bad",
         f"{status.late_commits} commits came too late to be replicated",
-        f"They came below the watermark: they are in the log, and not downstream: {named}.",
+        "They came below the watermark: they are in the log, and not downstream, unless they came"
+        f" by another Pump (a Drainer logs `late_commit_came_elsewhere`): {named}.",
         "See whether the clock of upstream.tso is ahead of the writers, bring the rows downstream"
         " by hand (`binlogd verify` tells what differs) or begin anew from a full copy; then pass"
         " over each: `binlogd skip COMMIT_TS --reason ...`.",

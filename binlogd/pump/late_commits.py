@@ -38,6 +38,11 @@ class LateCommits:
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
 
+    @property
+    def sources(self) -> Sequence[str]:
+        """The names of the shards."""
+        return [shard.name for shard in self._shards]
+
     def unresolved(self) -> Sequence[Late]:
         """The first of each shard, as many as are held in memory; cheap when there is none."""
         return [

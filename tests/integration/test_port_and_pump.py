@@ -149,8 +149,13 @@ async def test_a_closing_pump_takes_outcomes_only(tmp_path: Path) -> None:
         assert port.pump.max_commit_ts >= 12
 
 
-async def test_who_has_pulled_further_is_told_of_a_commit_that_came_too_late(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("late", "named_max"),
+    [([160], 1), ([160, 161, 162], 3), ([*range(60, 161)], 0)],
+    ids=["one", "some", "more than are named"],
+)
+async def test_who_has_pulled_further_is_told_of_commits_that_came_too_late(
+    tmp_path: Path, late: list[int], named_max: int
 ) -> None:
     async with appliance(tmp_path) as port, port.client(1) as client:
 
@@ -164,14 +169,18 @@ async def test_who_has_pulled_further_is_told_of_a_commit_that_came_too_late(
             async with aclosing(port.source(1).pull(NO_TS)) as batches:
                 async for batch in batches:
                     if batch.resolved_ts >= 200 << 18 and not port.pump.late.unresolved():
-                        await committed_at(160 << 18)
-                        await eventually(lambda: port.pump.late.unresolved())
+                        await asyncio.gather(*(committed_at(ts << 18) for ts in late))
+                        await eventually(lambda: len(port.pump.late.unresolved()) == len(late))
                         await committed_at(300 << 18)
 
-        with pytest.raises(MissedCommit, match=rf"DATA_LOSS: .*commit_ts {160 << 18} \(start_ts"):
+        said = rf"DATA_LOSS: .*commit_ts {late[0] << 18} \(start_ts"
+        with pytest.raises(MissedCommit, match=said) as missed:
             await further()
-        found = [each.commit_ts >> 18 for each in await pulled(port.source(1), 3)]
-        assert found == [160, 200, 300], "who begins before it gets it in its place"
+        named = [(start_ts, commit_ts >> 18) for _, start_ts, commit_ts in missed.value.late]
+        assert named == [((ts << 18) - 1, ts) for ts in late[:named_max]]
+        count = 2 + len(late)
+        found = [each.commit_ts >> 18 for each in await pulled(port.source(1), count)]
+        assert found == [*late, 200, 300], "who begins before it gets it in its place"
 
 
 async def test_the_metrics_tell_what_happened(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ The numbers are those of docs/ARCHITECTURE.md, Invariants.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -20,7 +19,6 @@ from tests.sim.nodes import DrainerNode, Node, PumpNode
 from tests.sim.tidb import Tidb
 
 _PLACES = "SELECT fid, offset, length FROM %s"
-_LATE = re.compile(r"pump ([\d.]+):\d+: DATA_LOSS: .*?commit_ts (\d+) \(start_ts (\d+)\)")
 
 
 class Checks:
@@ -40,8 +38,6 @@ class Checks:
         self._saved_ts = self._relayed_ts = NO_TS
         self._found: list[str] = []
         """What was seen in the middle of somebody's work, who must not be told."""
-        self.operator_acts = 0
-        """Times that somebody had to look and say "go on"."""
 
     # --- at every moment -----------------------------------------------------------------------
 
@@ -78,23 +74,7 @@ class Checks:
         assert drainer is not None
         now = drainer.statistics()
         assert not now.unforeseen_errors, f"nobody foresaw: {now.last_error}"
-        if now.state is DrainerState.STUCK and self._is_elsewhere(now.last_error):
-            self.operator_acts += 1
-            drainer.retry()
-        else:
-            assert now.state is not DrainerState.STUCK, f"stuck: {now.last_error}"
-
-    def _is_elsewhere(self, error: str) -> bool:
-        """A prewrite whose writer gave it up for another Pump came to the first one after all, when
-        others had passed it: that Pump tells of a commit that came too late, and nothing is
-        missing. An operator finds that out, and lets the Drainer go on."""
-        said = _LATE.search(error)
-        if said is None:
-            return False
-        commit_ts, start_ts, pump = Tso(int(said[2])), Tso(int(said[3])), said[1]
-        node = next(each for each in self._pumps if each.host == pump)
-        taken_by = self._tidb.ledger.acknowledged.get(start_ts)
-        return self._tidb.ledger.committed.get(start_ts) == commit_ts and taken_by != node.name
+        assert now.state is not DrainerState.STUCK, f"stuck: {now.last_error}"
 
     def saved(self, checkpoint: Checkpoint) -> None:
         """I10 and I14, when a checkpoint is saved."""

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from operator import attrgetter
 from typing import Protocol, cast
 
 import structlog
@@ -66,6 +67,8 @@ _CONTROL_MESSAGE_BYTES_MAX = 64 << 10
 _SLOW_S = 1.0
 _COMPLAINT_INTERVAL_S = 1.0
 _RPC_SECONDS = doubling(0.00005, 18)
+_LATE_NAMED_MAX = 100
+_BY_TIME = attrgetter("commit_ts")
 
 
 class LateCommitFeed(Protocol):
@@ -540,12 +543,16 @@ class CisternService:
 
 def missed(late: Sequence[Late], sent_ts: Tso) -> GRPCError | None:
     """What a puller is told who has come further than commits that came since; the connection after
-    it goes on without them, as the original's would."""
-    behind = [each for each in late if each.commit_ts <= sent_ts]
+    it goes on without them, as the original's would. It can find out about them if all are named:
+    where there are many, not even their number is sure."""
+    behind = sorted((each for each in late if each.commit_ts <= sent_ts), key=_BY_TIME)
     if not behind:
         return None
-    first = min(behind, key=lambda each: each.commit_ts)
-    return GRPCError(Status.DATA_LOSS, LateCommit(*first, others=len(behind) - 1).told)
+    others = len(behind if len(late) <= _LATE_NAMED_MAX else late) - 1
+    more = f", and {others} others like it" if others else ""
+    for _, start_ts, commit_ts in behind[1:_LATE_NAMED_MAX]:
+        more += f", commit_ts {commit_ts} (start_ts {start_ts})"
+    return GRPCError(Status.DATA_LOSS, LateCommit(*behind[0], more).told)
 
 
 def refusal(error: BinlogdError | GRPCError) -> GRPCError:

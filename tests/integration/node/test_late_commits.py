@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from random import Random
+from typing import cast
 
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
@@ -15,18 +16,21 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.node.first_contact import FirstContact
 from binlogd.node.problems import problems
 from binlogd.node.replication import Replication
+from binlogd.ports import BinlogSource
+from binlogd.pump.pump import Pump
 from binlogd.tso import Tso
 from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.integration.drainer.test_drainer import CREATE, DATABASE
 from tests.integration.node.test_bulkhead import ddl, insert
 from tests.integration.node.test_node import Standing, standing
 from tests.support.job_history import MemoryHistory
+from tests.support.memory_pump import MemoryPump
 from tests.support.pump_world import eventually
 
 
-def replication(alone: Standing, store: MemoryStore) -> Replication:
+def replication(alone: Standing, store: MemoryStore, *others: BinlogSource) -> Replication:
     ports = DrainerPorts(
-        sources=alone.pump.sources(),
+        sources=[*alone.pump.sources(), *others],
         history=MemoryHistory([DATABASE, CREATE]),
         make_sink=lambda: MemorySink(store),
         relay=None,
@@ -74,6 +78,29 @@ async def test_replication_stops_at_a_late_commit_until_it_is_passed_over(tmp_pa
             await eventually(lambda: drainer.statistics().applied_ts == 30)
             assert node.own_status().late_commits == 0
             await drainer.end()
+
+
+async def test_a_late_commit_that_came_by_another_pump_is_dealt_with(tmp_path: Path) -> None:
+    """TiDB wrote a prewrite here, heard nothing, wrote it there, and committed there."""
+    async with standing(tmp_path) as alone:
+        node, store, other = alone.node, MemoryStore(), MemoryPump()
+        node.drainer = drainer = replication(alone, store, other.source)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(drainer.run())
+            await ddl(alone.pump, 1, 2, "CREATE DATABASE `shop`;")
+            await ddl(alone.pump, 2, 3, "CREATE TABLE `t` (`id` INT,`v` BIGINT);")
+            await insert(cast(Pump, other), 15, 2)
+            await insert(alone.pump, 20, 1)
+            await insert(cast(Pump, other), 20, 1)
+            await eventually(lambda: drainer.statistics().applied_ts == 20)
+            await insert(alone.pump, 15, 2)
+            await eventually(lambda: drainer.statistics().sessions_begun > 1)
+            await eventually(lambda: node.own_status().late_commits == 0)
+            await insert(alone.pump, 30, 3)
+            await insert(cast(Pump, other), 30, 3)
+            await eventually(lambda: drainer.statistics().applied_ts == 30)
+            await drainer.end()
+        assert sum(store.tables["shop.t"].values()) == 3, "once each"
 
 
 async def test_a_late_commit_that_replication_has_not_reached_comes_in_its_place(
