@@ -133,8 +133,10 @@ format: $(VENV)/test.stamp ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup-test compile ## run the benchmarks; each prints JSON lines
-	@for bench in tests/bench/bench_*.py; do PYTHONPATH=. $(BIN)/python $$bench || exit 1; done
+bench: setup-test compile ## run the benchmarks, or BENCHES="append pull"; each prints JSON lines
+	@failed=; for bench in $(or $(BENCHES),$(patsubst tests/bench/bench_%.py,%,$(wildcard tests/bench/bench_*.py))); do \
+	  PYTHONPATH=. $(BIN)/python tests/bench/bench_$$bench.py || failed="$$failed $$bench"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 soak: setup-soak compile ## long kill and fault loops, and every property with examples of its own
 	$(BIN)/pytest --nothing-skipped -m soak --timeout 3600 --junitxml build/soak.xml

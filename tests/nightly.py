@@ -3,8 +3,9 @@
     make nightly                       # eight hours and more
     make nightly ONLY="load instructions" MINUTES=10
 
-A stage that fails does not end the others. build/nightly.json has of each its command, seconds and
-exit code; exit code 1 where one failed. A stage that is not asked for is named as not run.
+A stage that fails, or cannot be started, does not end the others, and the last one is the report of
+what all of them left in build/. build/nightly.json has of each its seconds and exit code, or that
+it was not asked for; exit code 1 where one failed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +27,10 @@ ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "build" / "nightly.json"
 SEEDS_A_NIGHT = 100_000
 """So far apart begin those of two nights."""
+BENCHES = "append codec decode index lookup pull relay translate tso write_rpc"
+"""Those that take a minute and no server."""
+STAGE_S = 12 * 3600.0
+"""The longest that a stage may take."""
 SPREAD = ("--numprocesses", "4", "--dist", "loadgroup")
 
 
@@ -68,10 +74,12 @@ def stages(*, minutes: str, seconds: str, seeds: int) -> list[Stage]:
         ),
         Stage(
             "seeds",
-            (python, "-m", "tests.sim", "--seeds", f"{first}-{first + seeds - 1}"),
+            (python, "-m", "tests.sim", "--publish", "--seeds", f"{first}-{first + seeds - 1}"),
             "lives of the whole system that nobody has seen",
         ),
         Stage("mutants", (python, "-m", "tests.mutants", "--jobs", "2"), "bugs planted on purpose"),
+        Stage("bench", ("make", "bench", f"BENCHES={BENCHES}"), "rates, the short ones"),
+        Stage("report", (python, "-m", "tests.report"), "docs/FAULTS.md, docs/COMPATIBILITY.md"),
     ]
 
 
@@ -92,23 +100,32 @@ def main() -> None:
     unknown = set(given.only) - {each.name for each in every}
     if unknown:
         parser.error(f"no stages: {', '.join(sorted(unknown))}")
+    sys.exit(0 if all_well(every, given.only, RESULT) else 1)
+
+
+def all_well(every: Sequence[Stage], only: Sequence[str], result: Path) -> bool:
+    """Runs those that are asked for, all of them without `only`; whether each ended well."""
     console, table = Console(), Table("stage", "seconds", "result", "what")
-    ran, is_well = [], True
+    ran: list[dict[str, object]] = []
     for stage in every:
-        if given.only and stage.name not in given.only:
+        if only and stage.name not in only:
+            ran.append({"stage": stage.name, "exit_code": None})
             table.add_row(stage.name, "", "not run", stage.what)
             continue
         console.rule(stage.name)
         began_s = time.monotonic()
-        code = subprocess.run(stage.words, cwd=ROOT, check=False).returncode
+        try:
+            code = subprocess.run(stage.words, cwd=ROOT, check=False, timeout=STAGE_S).returncode
+        except (OSError, subprocess.TimeoutExpired) as error:  # no such program, or no end
+            console.print(f"[red]{error}[/]", highlight=False)
+            code = 127
         took_s = round(time.monotonic() - began_s)
-        is_well = is_well and code == 0
         ran.append({"stage": stage.name, "seconds": took_s, "exit_code": code})
         table.add_row(stage.name, str(took_s), "ok" if code == 0 else f"failed: {code}", stage.what)
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(ran, indent=1) + "\n")
+    result.parent.mkdir(exist_ok=True)
+    result.write_text(json.dumps(ran, indent=1) + "\n")
     console.print(table)
-    sys.exit(0 if is_well else 1)
+    return not any(each["exit_code"] for each in ran)
 
 
 if __name__ == "__main__":
