@@ -53,7 +53,7 @@ def entries() -> Iterator[Entry]:
     """All that `build/` has."""
     for junit in sorted(BUILD.glob("*.xml")):
         yield from entries_of(junit)
-    for name in ("fuzz", "load"):
+    for name in ("fuzz", "load", "sim"):
         path = BUILD / f"{name}.json"
         if path.exists():
             found = json.loads(path.read_text())
@@ -71,14 +71,16 @@ def kept() -> list[Entry]:
     return told
 
 
-def _key(entry: Entry) -> tuple[str, str, str]:
-    return entry["kind"], entry.get("fault", ""), entry.get("target", "")
+def _key(entry: Entry) -> tuple[str, str, str, int]:
+    seed = entry.get("first_seed", 0)
+    return entry["kind"], entry.get("fault", ""), entry.get("target", ""), seed
 
 
 def merged(before: list[Entry], now: Iterator[Entry], *, day: str, commit: str) -> list[Entry]:
-    """What was tried now stands in the place of what was told of it before."""
+    """What was tried now stands in the place of what was told of it before. What says itself at
+    which commit it was found keeps that."""
     every = {_key(entry): entry for entry in before}
-    every |= {_key(entry): {**entry, "day": day, "commit": commit} for entry in now}
+    every |= {_key(entry): {"commit": commit, **entry, "day": day} for entry in now}
     return [every[key] for key in sorted(every)]
 
 
@@ -99,6 +101,13 @@ def page(told: list[Entry]) -> str:
                 for e in told
                 if e["kind"] == "fault"
             ],
+        ),
+        "## The whole system, simulated",
+        "Each seed is a life of two Pumps, a Drainer and TiDBs that write, on a simulated clock,"
+        " disk and network, with faults drawn at random. The same seed is the same life again.",
+        _table(
+            ("seeds", "simulated hours", "faults", "seeds that failed", "tried", "command"),
+            [_simulated(e) for e in told if e["kind"] == "sim"],
         ),
         "## Load with random faults",
         *(_load(entry) for entry in told if entry["kind"] == "load"),
@@ -142,6 +151,18 @@ def _when(entry: Entry) -> str:
 
 def _command(entry: Entry) -> str:
     return f"`pytest {entry['test']}`"
+
+
+def _simulated(entry: Entry) -> tuple[str, ...]:
+    seeds = f"{entry['first_seed']}-{entry['last_seed']}"
+    return (
+        f"{entry['seeds']:,}",
+        f"{entry['virtual_hours']:,}",
+        f"{sum(entry['faults'].values()):,} of {len(entry['faults'])} kinds",
+        ", ".join(map(str, entry["failed"])) or "none",
+        _when(entry),
+        f"`python -m tests.sim --seeds {seeds}`",
+    )
 
 
 def _slope(measure: Entry) -> tuple[str, str]:

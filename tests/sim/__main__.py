@@ -2,6 +2,7 @@
 
     python -m tests.sim 4711                       one seed, twice: both must be the same
     python -m tests.sim --seeds 1-200              many, with a line of progress
+    python -m tests.sim --seeds 1-200 --publish    adds build/sim.json, which make report reads
     python -m tests.sim --seeds 1-1000 --until-failure
                                                    ends with the first that fails: exit code 1
     python -m tests.sim 4711 --shrink              a smaller plan that fails in the same way
@@ -14,6 +15,7 @@ shrunk failure is repeated with. Exit code 1 where something was found, 0 where 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -26,6 +28,8 @@ from pathlib import Path
 from tests.sim.plan import Plan, drawn
 from tests.sim.shrinking import command, shrunk
 from tests.sim.world import Outcome, run
+
+PUBLISHED = Path(__file__).parents[2] / "build" / "sim.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", help="FROM-TO, both included")
     parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
     parser.add_argument("--twice", action="store_true", help="each seed twice, with the same hash")
+    parser.add_argument("--publish", action="store_true", help="write build/sim.json")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--transactions", type=int, help="no more than so many")
     parser.add_argument("--without", action="append", default=[], help="a kind of fault")
@@ -96,7 +101,26 @@ def _many(asked: argparse.Namespace) -> int:
     )
     for name, count in sorted(faults.items()):
         sys.stdout.write(f"    {count:6d} {name}\n")
+    if asked.publish:
+        _publish(plans, done, virtual_s, faults, [each.plan.seed for each in found])
     return 1 if found else 0
+
+
+def _publish(
+    plans: list[Plan], done: int, virtual_s: float, faults: Counter[str], failed: list[int]
+) -> None:
+    """For `tests.report`; which options took something away stands in the fewer faults."""
+    told = {
+        "first_seed": plans[0].seed,
+        "last_seed": plans[done - 1].seed,
+        "seeds": done,
+        "virtual_hours": round(virtual_s / 3600, 1),
+        "faults": dict(sorted(faults.items())),
+        "failed": failed,
+        "commit": _commit(),
+    }
+    PUBLISHED.parent.mkdir(exist_ok=True)
+    PUBLISHED.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def _lived(plans: list[Plan], asked: argparse.Namespace) -> Iterator[tuple[Outcome, bool]]:

@@ -38,3 +38,18 @@ def test_cases_of_one_fault_are_added_and_a_new_run_replaces_the_old(tmp_path: P
     assert (told["cases"], told["day"], told["commit"]) == (9, "2026-01-02", "new")
     assert merged(before, iter([]), day="2026-01-02", commit="new") == before
     assert "| kill -9 | Pump | 9 | 1 | 2026-01-02, new |" in page([told])
+
+
+def test_seeds_of_the_simulation_stand_with_their_hours_and_failures() -> None:
+    found = {
+        **{"kind": "sim", "first_seed": 1, "last_seed": 200, "seeds": 200, "commit": "abc1234"},
+        **{"virtual_hours": 12.5, "faults": {"cut": 3, "kill": 1000}, "failed": [7, 33]},
+    }
+    (told,) = merged([], iter([found]), day="2026-01-02", commit="later")
+    row = (
+        "| 200 | 12.5 | 1,003 of 2 kinds | 7, 33 | 2026-01-02, abc1234"
+        " | `python -m tests.sim --seeds 1-200` |"
+    )
+    assert row in page([told])
+    fresh = {**found, "first_seed": 5000, "last_seed": 5199, "failed": []}
+    assert len(merged([told], iter([fresh]), day="2026-01-03", commit="later")) == 2
