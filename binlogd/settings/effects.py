@@ -66,8 +66,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 def flattened(table: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every key with its value; a table by operators' names, and a list, are one value."""
-    for field in msgspec.structs.fields(table):
-        key, value = f"{prefix}{field.encode_name}", getattr(table, field.name)
+    for name, written in zip(table.__struct_fields__, table.__struct_encode_fields__, strict=True):
+        key, value = f"{prefix}{written}", getattr(table, name)
         if isinstance(value, msgspec.Struct):
             yield from flattened(value, f"{key}.")
         else:

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -31,6 +32,7 @@ SECRETS = frozenset(
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"\s*([\w.\"-]+)\s*=")
 _SHOWN_CHARS_MAX = 60
+_fields, _hints = cache(msgspec.structs.fields), cache(get_type_hints)
 _WORDS: dict[object, str] = {
     int: "must be a whole number, as in 4",
     float: "must be a number, as in 0.5",
@@ -74,7 +76,7 @@ def _of_table(
                 yield place, key, what
         else:
             yield from _of_children(value, known[name], child, place, key)
-    for field in msgspec.structs.fields(table):
+    for field in _fields(table):
         if field.required and field.encode_name not in tree:
             yield f"{path}.", prefix + field.encode_name, "is missing"
 

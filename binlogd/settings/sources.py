@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -121,9 +121,8 @@ def variable_of(key: str) -> str:
 
 
 def _kinds(table: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    hints = get_type_hints(table, include_extras=True)
     for field in msgspec.structs.fields(table):
-        key, kind = f"{prefix}{field.encode_name}", hints[field.name]
+        key, kind = f"{prefix}{field.encode_name}", field.type
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield from _kinds(kind, f"{key}.")
         else:
