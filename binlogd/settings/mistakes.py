@@ -71,8 +71,7 @@ def _of_table(
             continue
         child = _struct_in(known[name])
         if child is None:
-            what = _wrong(name, value, known[name])
-            if what:
+            if what := _wrong(name, value, known[name]):
                 yield place, key, what
         else:
             yield from _of_children(value, known[name], child, place, key)

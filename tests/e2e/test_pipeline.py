@@ -79,15 +79,9 @@ def killed_after_a_batch(command: list[str], directory: Path, into: str, batches
         process.wait()
 
 
+@pytest.mark.soak  # in short: the page tutorial-data, and in one process test_base_loader
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("kind", "kills"),
-    [
-        ("delta", 0),
-        pytest.param("iceberg", 0, marks=pytest.mark.soak),
-        *(pytest.param(kind, 6, marks=pytest.mark.soak) for kind in KINDS),
-    ],
-)
+@pytest.mark.parametrize(("kind", "kills"), [(kind, kills) for kills in (0, 6) for kind in KINDS])
 def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
     kind: str, kills: int, tmp_path: Path
 ) -> None:

@@ -46,8 +46,9 @@ def _txns(name: str) -> Iterator[Txn]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("types", "keys", "ddl", "mixed", "race", "windows", "fuzz"),
+        *("types", "keys", "ddl", "mixed", "race", "fuzz"),
         pytest.param("large", marks=pytest.mark.soak),  # in short: test_recordings_end_to_end
+        pytest.param("windows", marks=pytest.mark.soak),  # in short: abandoned, see below
     ],
 )
 async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
@@ -78,7 +79,8 @@ async def test_a_recording_arrives_exactly_in_mysql(name: str, mysql: MySql) -> 
 @pytest.mark.parametrize(
     ("name", "lanes"),
     [
-        *(("keys", lanes) for lanes in (1, 2, 8)),
+        *(("keys", lanes) for lanes in (1, 8)),
+        pytest.param("keys", 2, marks=pytest.mark.soak),
         *(pytest.param("mixed", lanes, marks=pytest.mark.soak) for lanes in (1, 2, 8)),
     ],
 )
@@ -185,7 +187,7 @@ async def test_a_server_that_is_killed_and_comes_back_is_caught_up_with(mariadb:
     assert _differences("keys", mariadb) == []
 
 
-@pytest.mark.parametrize("name", ["keys", "ddl"])
+@pytest.mark.parametrize("name", [pytest.param("keys", marks=pytest.mark.soak), "ddl"])
 async def test_the_user_of_the_grants_that_are_shipped_is_enough(
     name: str, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +31,8 @@ from tests.support.logged import Logged, check_lake
 from tests.support.s3 import s3_server
 from tests.support.spark import WarmSpark
 from tests.workload.generator import Options
+
+PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +133,34 @@ def test_a_pipeline_begins_with_its_base_and_a_second_one_is_refused(
         with pytest.raises(PipelineStopped, match=f"whose checkpoint is {tmp_path}/two"):
             go(words("one"))
     check_lake(logged, Lake(place_of(f"delta:{lake}")), last(logged))
+
+
+def test_a_pipeline_that_follows_ends_when_it_is_asked_to(
+    logged: Logged, snapshot: Path, spark: WarmSpark, tmp_path: Path
+) -> None:
+    """In short; with processes it is in tests/e2e/test_pipeline.py."""
+    lake, end = Lake(place_of(f"delta:{tmp_path / 'lake'}")), last(logged)
+    words = f"--source {logged.data_dir} --into delta:{tmp_path / 'lake'} --base {snapshot}"
+    more = ["--option", f"schemaHistory={logged.history}", "--checkpoint", str(tmp_path / "at")]
+    asked = parsed([*words.split(), *more, "--follow", "--interval", "0.1"])
+    claimed(asked, Setup(config.parse("", "nothing")))
+    has_ended = threading.Event()
+
+    def stop_at_the_end() -> None:
+        until = time.monotonic() + PATIENCE_S
+        while lake.manifest().read().commit_ts < end and time.monotonic() < until:
+            if has_ended.wait(0.05):
+                return
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop_at_the_end)
+    stopping.start()
+    try:
+        run(spark.spark, asked, lake)
+    finally:
+        has_ended.set()
+        stopping.join()
+    check_lake(logged, lake, end)
 
 
 @pytest.mark.soak
