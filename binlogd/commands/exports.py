@@ -24,6 +24,9 @@ def exports(
     out: Annotated[
         str, typer.Argument(help="The directory or object store of `binlogd export --out`.")
     ] = ".",
+    named: Annotated[
+        str, typer.Option("--out", help="The same, as `binlogd export` names it.")
+    ] = "",
     via: Annotated[
         str, typer.Option("--via", help="What the binlogd at http://host:8250 was asked for.")
     ] = "",
@@ -40,6 +43,7 @@ def exports(
     if via:
         show_exports(setup_for(via, config_file, None), as_json=as_json)
         return
+    out = named or out
     if "://" in out:
         found = loop.run(stored(out))
     elif Path(out).is_dir():

@@ -97,7 +97,8 @@ def test_what_is_no_snapshot_is_named(tmp_path: Path) -> None:
 
 
 def test_exports_are_listed_and_the_latest_few_are_kept(tmp_path: Path) -> None:
-    assert "nothing was exported there yet" in command("exports", str(tmp_path))[1]
+    for words in ([str(tmp_path)], ["--out", str(tmp_path)]):
+        assert "nothing was exported there yet" in command("exports", *words)[1]
     for commit_ts in (100, 300, 200):
         snapshot(tmp_path, commit_ts, ROWS)
     (tmp_path / "snapshot-7").mkdir()
