@@ -16,7 +16,7 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 85_722
+PRODUCT_LINES_MAX = 85_752
 ROOMS_MAX = 50
 FUNCTIONS_MAX = 5_589
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""

@@ -119,6 +119,8 @@ def _warnings(setup: Setup, asked: _Asked | None) -> Iterator[str]:
             "there is no schema history: the first DDL or row will stop the replication; set"
             ' upstream.schema-history, or upstream.kind = "pd" or "tidb"'
         )
+    if (file := setup.history_file) is not None and not file.is_file():
+        yield f"upstream.schema-history: {file}: there is no such file"
     if asked is not None and asked.warning:
         yield asked.warning
     if asked is None and setup.has_drainer:

@@ -26,6 +26,7 @@ from binlogd.commands.reading import (
     PathsArgument,
     TableOption,
     ToOption,
+    history_of,
     quiet_on_broken_pipe,
     window_of,
 )
@@ -90,7 +91,8 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     )
     window = window_of(start, stop)
     setup = load_setup(config_file, data_dir)
-    asked = _Asked(paths or [setup.data_dir], schema_history, wanted, limit, heads=heads)
+    history = history_of(setup, schema_history)
+    asked = _Asked(paths or [setup.data_dir], history, wanted, limit, heads=heads)
     writer = _writer(full=full, as_json=as_json)
     if follow:
         if raw_records or stop:

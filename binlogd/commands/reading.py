@@ -13,6 +13,7 @@ import typer
 
 from binlogd.errors import ConfigError
 from binlogd.settings.moment import first_ts, last_ts
+from binlogd.settings.setup import Setup
 from binlogd.tools.transaction import CommitWindow
 from binlogd.tso import MAX_TS, NO_TS
 
@@ -52,6 +53,13 @@ def window_of(start: str | None, stop: str | None) -> CommitWindow:
     if window.start > window.stop:
         raise ConfigError(f"--from {start} lies behind --to {stop}")
     return window
+
+
+def history_of(setup: Setup, given: Path | None) -> Path | None:
+    """The file with the DDL history that is `given`, or that the configuration names, if it is
+    there: the tables of a running node are known from what it keeps."""
+    named = setup.history_file
+    return given or (named if named is not None and named.is_file() else None)
 
 
 @contextmanager

@@ -12,7 +12,12 @@ from rich.console import Console
 
 from binlogd.commands.console import ReadingProgress, is_coloured
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
-from binlogd.commands.reading import HistoryOption, JsonLinesOption, quiet_on_broken_pipe
+from binlogd.commands.reading import (
+    HistoryOption,
+    JsonLinesOption,
+    history_of,
+    quiet_on_broken_pipe,
+)
 from binlogd.settings.moment import wall_clock
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.lookup import find_transaction, records_of_transaction
@@ -40,8 +45,9 @@ def txn(
 
         binlogd txn 445644800000000001
     """
-    sources = find_sources(paths or [load_setup(config_file, data_dir).data_dir])
-    jobs = known_jobs(sources, schema_history)
+    setup = load_setup(config_file, data_dir)
+    sources = find_sources(paths or [setup.data_dir])
+    jobs = known_jobs(sources, history_of(setup, schema_history))
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = find_transaction(sources, Tso(ts), jobs, shown.meter)
         lines = [] if found else records_of_transaction(sources, Tso(ts), shown.meter)

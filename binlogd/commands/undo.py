@@ -18,6 +18,7 @@ from binlogd.commands.reading import (
     PathsArgument,
     TableOption,
     ToOption,
+    history_of,
     quiet_on_broken_pipe,
     window_of,
 )
@@ -62,12 +63,13 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
     """
     if start is None:
         raise ConfigError("--from is missing: which transactions are to be taken back?")
-    sources = find_sources(paths or [load_setup(config_file, data_dir).data_dir])
+    setup = load_setup(config_file, data_dir)
+    sources = find_sources(paths or [setup.data_dir])
     wanted = TableFilter(
         do_tables=table_patterns(table or (), "--table"),
         ignored_databases=DEFAULT_IGNORED_SCHEMAS,
     )
-    jobs = known_jobs(sources, schema_history)
+    jobs = known_jobs(sources, history_of(setup, schema_history))
     log = UndoneLog(sources, window_of(start, stop), jobs, wanted, table or ())
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = taken_back(log, shown.meter)

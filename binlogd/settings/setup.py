@@ -59,6 +59,12 @@ class Setup:
         return Path(path) if path else None
 
     @property
+    def history_file(self) -> Path | None:
+        """The file that `upstream.schema-history` names; None for a URL, or where it names none."""
+        file = self.config.upstream.schema_history
+        return Path(file) if file and "://" not in file else None
+
+    @property
     def sink_dir(self) -> Path:
         """Where the file sink writes."""
         return Path(self.config.syncer.to.dir or self.data_dir / "drainer")

@@ -178,8 +178,8 @@ def kept_aside(said: deque[str]) -> Iterator[None]:
 
 def with_history(arguments: Arguments, setup: Setup) -> Arguments:
     """With the file that `upstream.schema-history` names, unless an option names another one."""
-    file = setup.config.upstream.schema_history
-    if not file or "://" in file or "schemaHistory" in arguments.source_options():
+    file = setup.history_file
+    if file is None or "schemaHistory" in arguments.source_options():
         return arguments
     return replace(arguments, options=(*arguments.options, f"schemaHistory={file}"))
 
