@@ -36,10 +36,10 @@ def adopt(
 ) -> None:
     """Take over the data of Go Pumps: make a new data directory from theirs.
 
-    Stop the Pumps first. Give all Pumps of a cluster at once: binlogd takes the place of all of
-    them. Their directories stay as they are. With one Pump and `pump.shards = 1` its sealed
-    segments are linked, which takes neither time nor room; otherwise every record is written into
-    its shard. Records that a crash cut short were never acknowledged; they are left out and named.
+    Stop the Pumps first. Give all Pumps of a cluster at once: binlogd replaces all of them. Their
+    directories stay as they are. With one Pump and pump.shards = 1, its sealed segments are linked,
+    which needs no time and no space; otherwise every record is written again. Records that a crash
+    cut off were never acknowledged; they are left out and named.
 
         binlogd adopt /data/pump-1 /data/pump-2 --data-dir /var/lib/binlogd
     """

@@ -43,10 +43,10 @@ def archive(  # noqa: PLR0913 - typer makes each parameter an option
 ) -> None:
     """Copy the sealed segments of a data directory, with an index, to a directory or object store.
 
-    Spark reads an archive as it reads the data directory, from any machine, when the appliance is
-    busy, far away or gone. What is there already is passed over; stopped at any moment, the next
-    run goes on. A running binlogd is not disturbed: with `[archive] url` it does this by itself.
-    Exit code 1 when --check finds something wrong.
+    Spark can read an archive from any machine, also when binlogd is busy or gone. Segments that are
+    in the archive already are not copied again; if it is stopped, the next run continues. It does
+    not disturb a running binlogd, which does the same by itself with `[archive] url`. The exit code
+    is 1 if --check finds something wrong.
 
         binlogd archive s3://lake/binlogs --data-dir /var/lib/binlogd
 

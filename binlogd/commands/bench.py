@@ -39,9 +39,9 @@ def bench(
 ) -> None:
     """Measure this machine: syncs of the disk, writes into a Pump, pulls out of it.
 
-    Runs a binlogd of its own on loopback, in a new directory below --dir (or where temporary files
-    go; give the directory of the data disk to measure that). Writers and node share the machine:
-    the figures are those of a small installation, not the most that the node can do.
+    Starts a binlogd of its own on loopback, in a new directory in --dir. Name a directory on the
+    data disk to measure that disk. Writers and node share this machine, so the figures are those of
+    a small installation, not the limit of the node.
 
         binlogd bench --dir /var/lib/binlogd --seconds 5
     """

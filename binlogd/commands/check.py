@@ -44,10 +44,10 @@ def check(
 ) -> None:
     """Verify a stopped binlogd's log and index: every record, footer, index row and mark.
 
-    Names every stretch of the log that cannot be read, by file and offsets, and changes nothing.
-    With --repair an index that contradicts its log is made again. The log itself is never touched
-    without a copy: name a place for it by --copy-to. What is unreadable is lost then, the rest can
-    be used. Exit code 1 when something is wrong and still is at the end.
+    Names every part of the log that cannot be read, by file and offsets, and changes nothing.
+    --repair makes an index that contradicts its log again. It changes the log itself only with
+    --copy-to, which names a place for a copy first: the unreadable part is lost then, and the rest
+    can be used. The exit code is 1 if something is still wrong at the end.
 
         binlogd check --data-dir /var/lib/binlogd
     """

@@ -49,13 +49,13 @@ def check_config(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read the configuration, say whether it is right, and what it comes to.
+    """Check the configuration, and show what it does.
 
-    Shows what differs from the defaults and where each value comes from: the file, a variable
-    BINLOGD_..., a file of a secret, the command line. Secrets are shown as ***. With --json it is
-    the whole configuration, with the origins beside it. With --ask, PD or TiDB are asked for the
-    cluster id, the time and the schema history, as a start would do, and the downstream is tried:
-    exit code 1 when it cannot be used. Nothing is written.
+    Shows the values that differ from the defaults, and where each one comes from: the file, a
+    variable BINLOGD_..., a file with a secret, or the command line. Secrets are shown as ***.
+    --json prints the whole configuration with the origins. --ask connects to PD or TiDB and to the
+    downstream, as a start does, and changes nothing. The exit code is 1 if the downstream cannot be
+    used.
 
         binlogd check-config --config binlogd.toml --ask
     """

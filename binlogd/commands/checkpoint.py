@@ -26,9 +26,9 @@ def checkpoint(
 ) -> None:
     """Show the checkpoint in the database downstream, or set it to another commit_ts.
 
-    --set moves the checkpoint and the progress of all lanes together; binlogd must be stopped. The
-    data stays as it is: set it back after restoring a copy of that moment (a backup's position).
-    Rows of tables without a key that are still there would be written once more.
+    --set moves the checkpoint and the progress of all lanes; binlogd must be stopped. It does not
+    change the data: use it after you have restored a backup of the replica, with the position of
+    that backup. If rows of tables without a key are still there, they are written once more.
 
         binlogd checkpoint --config binlogd.toml
         binlogd checkpoint --config binlogd.toml --set 445644800000000001

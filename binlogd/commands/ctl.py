@@ -118,7 +118,7 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
     addr: AddrOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Do what the original's binlogctl does, in its words.
+    """Do what binlogctl of TiDB Binlog does, with the same commands.
 
     pumps and drainers list the registry, update-* corrects what it says of a node that is dead
     (`binlogd nodes --mark`), pause-*, offline-* and resume-drainer ask a running node

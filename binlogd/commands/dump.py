@@ -71,14 +71,13 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     data_dir: DataDirOption = None,
     as_json: JsonLinesOption = False,
 ) -> None:
-    """Print what stands in binlog files: transactions with their rows, in commit order.
+    """Print the transactions in binlog files with their rows, in commit order.
 
     PATH is a data directory (ours, or `value` of a Go Pump), a relay log (ours, or the Go
     Drainer's), a directory of a file sink, or files of these; without one it is the data directory
-    of the configuration. Files are read one record at a time, also while binlogd writes them.
-    Damaged bytes end the dump with path and offset, after everything before them. Exit code 1 when
-    there is nothing of a table, or in a time, that was asked for. With --follow the log of a Pump
-    is read up to where its node, which has to run, knows everything.
+    of the configuration. binlogd may write the files at the same time. At damaged bytes, the dump
+    ends and names path and offset. The exit code is 1 if it finds nothing of the requested tables
+    or times. --follow prints transactions as they commit, and needs a running node.
 
         binlogd dump --table shop.orders --from 2026-01-01T03:00:00Z
         binlogd dump --heads --limit 20

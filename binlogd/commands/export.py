@@ -67,9 +67,9 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
 ) -> None:
     """Export every table as it was at one commit_ts, built from the log by a local PySpark session.
 
-    Publishes OUT/snapshot-COMMIT_TS with a manifest of row counts and checksums by one rename; OUT
-    holds it whole or not at all. A moment that has its snapshot is left as it is. Needs a Java
-    runtime and the extra `spark`. A running binlogd may go on meanwhile.
+    Writes OUT/snapshot-COMMIT_TS with a manifest of row counts and checksums. The directory appears
+    only when it is complete. If a snapshot of that point in time exists, it stays as it is. You
+    need a Java runtime and the extra spark. binlogd may run during the export.
 
         binlogd export --out snapshots --as-of latest-5m --keep 7
         binlogd export --check snapshots/LATEST --against mysql://reader@tidb:4000

@@ -31,10 +31,10 @@ def base(
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List, declare or withdraw export bases: snapshots that somebody goes on from later.
+    """List, declare or withdraw export bases: snapshots that a later export builds on.
 
-    A declared base keeps every binlog behind its commit_ts from being deleted, however old, until
-    it is withdrawn. A running binlogd sees the change within seconds.
+    binlogd keeps every binlog after the commit_ts of a declared base until you withdraw the base. A
+    running binlogd sees the change within seconds.
 
         binlogd base nightly --at 445644800000000001
         binlogd base nightly --withdraw

@@ -56,10 +56,10 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
     ] = [],  # noqa: B006 - typer copies it
     as_json: JsonOption = False,
 ) -> None:
-    """Export what changed behind one commit_ts up to another, from the log.
+    """Export the rows that changed between two commit_ts, from the log.
 
-    Publishes OUT/changes-FROM-TO: for each table the rows that changed, with _op (I, U or D) and
-    _commit_ts. Put onto a snapshot of FROM they give the snapshot of TO.
+    Writes OUT/changes-FROM-TO: for each table the changed rows, with _op (I, U or D) and
+    _commit_ts. Applied to a snapshot of FROM, they give the snapshot of TO.
 
         binlogd export-changes --from snapshots/LATEST --out changes
         binlogd export-changes --from 2026-01-01T00:00:00Z --all-versions --before --out changes

@@ -33,10 +33,9 @@ def exports(
     config_file: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what was exported: snapshots and changes, the latest moment first.
+    """List the exported snapshots and changes, the newest first.
 
-    The arrow marks the snapshot that LATEST names. `binlogd export --check OUT/NAME` tells whether
-    one is whole.
+    An arrow marks the snapshot that LATEST names. `binlogd export --check OUT/NAME` verifies one.
 
         binlogd exports snapshots
     """

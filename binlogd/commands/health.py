@@ -34,8 +34,8 @@ def health(
 ) -> None:
     """Say in one line whether a binlogd answers: exit code 0 if it does within 3 s, else 1.
 
-    Made for a container's HEALTHCHECK. A node that has no room on its disk, or whose replication is
-    stuck, is alive: a restart would not help it. With --ready it has to take prewrites, too.
+    Use it as HEALTHCHECK of a container. A node is alive even if its disk is full or its
+    replication is stuck: a restart would not help. With --ready it must also accept prewrites.
 
         binlogd health --wait 20 --config binlogd.toml
     """

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from binlogd import offline_commands
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
@@ -31,13 +31,13 @@ def nodes(
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the Pumps and Drainers of the registry, or correct what it says of one that is dead.
+    """List the Pumps and Drainers in the registry, or correct the entry of a dead one.
 
-    A Drainer that died is still waited for: a new Pump does not start while it cannot be told
-    (`--mark paused`), and no Pump goes offline before it has everything (`--mark offline`, for one
-    that will never come back; what it had not pulled it will never get). The node itself hears
-    nothing of it, and a living one corrects the entry with its next heartbeat. Nodes of binlogd
-    claim to be alive, a claim that ends ten seconds after they do; those of the original do not.
+    Other nodes wait for a dead Drainer. A new Pump does not start while it cannot notify that
+    Drainer: use --mark paused. A Pump does not go offline until that Drainer has read everything:
+    use --mark offline if it will never come back. The node itself is not told, and a living node
+    corrects its entry with the next heartbeat. A node of binlogd renews a claim to be alive, which
+    ends ten seconds after it dies; nodes of TiDB Binlog do not.
 
         binlogd nodes
         binlogd nodes pump-3 --mark offline
@@ -67,9 +67,10 @@ def show_nodes(found: Sequence[NodeStatus], *, as_json: bool) -> None:
         }
         sys.stdout.write(msgspec.json.encode(kinds).decode() + "\n")
         return
-    shown = Table(
-        "kind", "node id", "address", "state", "alive", "up to", "last heard of", box=None
-    )
+    names = ("kind", "node id", "address", "state", "alive", "up to", "last heard of")
+    whole = {"node id", "address"}  # to be pasted
+    columns = (Column(each, overflow="fold", no_wrap=each in whole) for each in names)
+    shown = Table(*columns, box=None)
     for each in found:
         heard = wall_clock_ms(physical_ms(each.update_ts))
         alive = {True: "yes", False: "no", None: "?"}[each.is_alive]

@@ -11,10 +11,10 @@ from binlogd.errors import ConfigError
 
 
 def page(config_file: ConfigOption = None, addr: AddrOption = None) -> None:
-    """Write a link to the page of a node, which lets a browser act there.
+    """Print a link to the page of a node. A browser that opens the link may act there.
 
-    The admin token is in it, behind the #, where browsers keep it to themselves; the page takes it
-    out of the address and forgets it with the tab. Only who may read the token can write the link.
+    The link contains the admin token after the #, which browsers do not send to a server. The page
+    removes it from the address, and forgets it when the tab is closed. You must be able to read it.
 
         xdg-open "$(binlogd page)"
     """

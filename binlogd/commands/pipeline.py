@@ -50,10 +50,10 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
 ) -> None:
     """Run the Drainer's work on Spark: into Delta or Iceberg tables, or into what [syncer] names.
 
-    Each batch is a range of commit_ts. Killed at any moment, the same command goes on without loss
-    or doubling; with a new --checkpoint it goes on where the target is. DDL is carried through. In
-    a lake, PLACE/tables.json names the versions that belong together. With --log-level debug you
-    see what Spark itself writes.
+    Each batch is a range of commit_ts. If it is killed, run the same command again: nothing is lost
+    or applied twice. With a new --checkpoint it continues where the target is. DDLs are applied
+    too. In a lake, PLACE/tables.json names the versions that belong together. With --log-level
+    debug you see what Spark itself writes.
 
         binlogd pipeline --source /var/lib/binlogd --into delta:/lake --checkpoint /lake/_checkpoint
 

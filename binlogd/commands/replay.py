@@ -70,11 +70,11 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     ] = "+00:00",
     as_json: JsonLinesOption = False,
 ) -> None:
-    """Apply files of a file sink to MySQL, MariaDB or TiDB, or print them: the original's reparo.
+    """Apply files of a file sink to MySQL, MariaDB or TiDB, or print them, as TiDB Binlog's reparo.
 
-    Reads our `binlog-*` files and the Go Drainer's, its relay log too, compressed ones as they are;
-    several directories are put into one commit order. Transactions are applied whole and in
-    order; what stops it says up to where it came and how to go on.
+    Reads the binlog-* files of binlogd and of a Go Drainer, its relay log too, compressed or not.
+    Several directories are merged into one commit order. Transactions are applied whole and in
+    order. If it stops, it says how far it came and how to continue.
 
         binlogd replay /var/lib/binlogd/files --into mysql://binlogd@replica:3306
     """

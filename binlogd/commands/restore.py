@@ -45,10 +45,10 @@ def restore(
 ) -> None:
     """Bring the downstream to a consistent state from the relay log alone.
 
-    Applies what the relay log holds after the checkpoint, then marks the checkpoint consistent. The
-    same happens beside `serve` when the upstream does not answer for syncer.relay.restore-after
-    seconds. What `binlogd skip` passes over is passed over here. The relay log may be one that a Go
-    Drainer left. With --to-ts a consistent downstream is moved on as well.
+    Applies what the relay log contains after the checkpoint, and then marks the checkpoint as
+    consistent. `serve` does the same if the upstream does not answer for syncer.relay.restore-after
+    seconds. Transactions that you skipped with `binlogd skip` are skipped here too. The relay log
+    may be that of a Go Drainer. With --to-ts it also applies to a consistent downstream.
 
         binlogd restore --config binlogd.toml --dry-run
         binlogd restore --config binlogd.toml --to-ts 2026-01-01T03:00:00Z

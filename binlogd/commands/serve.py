@@ -21,10 +21,10 @@ def serve(
 ) -> None:
     """Run the appliance: receive binlogs and replicate them, until SIGTERM.
 
-    SIGTERM and SIGINT finish what has been received, save a consistent checkpoint and end within
-    ten seconds. SIGHUP reads the configuration again: filters, workers, log level and admin token
-    change at once, the rest is named and waits for a restart. Nothing that was acknowledged is lost
-    by kill -9.
+    SIGTERM and SIGINT stop it in good order: it applies what it has received, saves a consistent
+    checkpoint, and ends within ten seconds. SIGHUP makes it read the configuration again: filters,
+    workers, log level and admin token change at once; it names the keys that need a restart. kill
+    -9 loses nothing that was acknowledged.
 
         binlogd serve --config binlogd.toml
     """

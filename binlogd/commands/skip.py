@@ -40,11 +40,11 @@ def skip(
     addr: AddrOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pass over a transaction or DDL that the replication is stuck at; without one, list them.
+    """Skip a transaction or DDL at which the replication is stuck, or list the skips.
 
-    The decision is recorded in the data directory, with its reason, and holds after restarts. A
-    running binlogd goes on at once; a stopped one from its next start on. A DDL that is passed over
-    still counts as done upstream: do what it did downstream by hand. Look first: `binlogd txn`.
+    The decision and its reason are kept in the data directory. A running binlogd continues at once,
+    a stopped one at its next start. A skipped DDL still counts as done upstream: make the same
+    change downstream by hand. First look at the transaction with `binlogd txn`.
 
         binlogd skip 445644800000000001 --reason "the row is in the archive database"
     """

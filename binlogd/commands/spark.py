@@ -24,11 +24,12 @@ def spark(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Look whether exports can run here, and make Spark's class archive, so that they start faster.
+    """Check whether exports can run here, and make Spark's class archive, so that they start
+    faster.
 
-    The archive (about 170 MB below $XDG_CACHE_HOME or ~/.cache) fits one build of Java and one
-    PySpark; after an update of either, run this again. Exports use it when it is there and work
-    without it. It takes up to a minute at low priority, and may be deleted at any time.
+    The archive (about 170 MB below $XDG_CACHE_HOME or ~/.cache) is valid for one build of Java and
+    one PySpark; run this again after an update of either. Exports work without it, and start
+    slower. Making it takes up to a minute. You may delete it at any time.
 
         binlogd spark warmup
     """

@@ -46,10 +46,10 @@ def state(
 ) -> None:
     """Pause or close a running node, or pause, close and resume its replication.
 
-    `pause` ends the process in good order: applied, checkpointed, to be started again. `close`
-    takes the node away for good: it first waits until every transaction has its outcome and every
-    Drainer has it all. With --drainer only replicating rests or goes on, and binlogs are received
-    all the while; `resume` is for that half alone.
+    pause stops the process in good order, so that you can start it again later. close removes the
+    node for good: it first waits until every transaction has an outcome and every Drainer has read
+    everything. --drainer pauses, closes or resumes the replication alone; the node continues to
+    receive binlogs. resume needs --drainer.
 
         binlogd state pause --drainer --wait 60
         binlogd state resume --drainer

@@ -32,10 +32,10 @@ def status(
     addr: AddrOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a running binlogd stands: lag, watermarks, checkpoint, lanes, who blocks.
+    """Show the state of a running binlogd: lag, watermarks, checkpoint, lanes, and what blocks it.
 
-    With --watch the screen follows it, over restarts too, until Ctrl-C; with --json as well, that
-    is one document a line. For cron and scripts there is --fail-if-stuck.
+    --watch updates the screen until Ctrl-C, also while binlogd restarts. --watch --json prints one
+    document on each line. --fail-if-stuck is for cron and scripts.
 
         binlogd status --fail-if-stuck || mail -s "replication is stuck" dba@example.com
     """

@@ -40,8 +40,8 @@ def txn(
 ) -> None:
     """Show one transaction: every row that it changed, or its DDL; or why it has no outcome.
 
-    Reads what `binlogd dump` reads; without a PATH the data directory of the configuration. Exit
-    code 1 when nothing in the files carries this timestamp.
+    Reads what `binlogd dump` reads; without a PATH the data directory of the configuration. The
+    exit code is 1 if no transaction in the files has this timestamp.
 
         binlogd txn 445644800000000001
     """

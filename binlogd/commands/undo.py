@@ -53,11 +53,11 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
         bool, typer.Option("--json", help="With --into: the counts as one JSON document.")
     ] = False,
 ) -> None:
-    """Take transactions back: SQL that undoes everything from --from to --to, newest first.
+    """Print the SQL that undoes all transactions from --from to --to, the newest first.
 
-    Reads what `binlogd dump` reads. Give at least --from, and --table to choose. Nothing is printed
-    or done when a DDL of a chosen table lies in between. The statements expect the tables as they
-    were right after --to: what was written to the same rows since then is not looked at.
+    Reads what `binlogd dump` reads. Give --from, and --table to choose tables. If a DDL changed one
+    of these tables in between, nothing is printed or done. The statements expect the tables as they
+    were right after --to: later changes of the same rows are not checked.
 
         binlogd undo --from 2026-01-01T03:00:00Z --table shop.orders > undo.sql
     """

@@ -53,9 +53,9 @@ def verify(
 ) -> None:
     """Compare every replicated table of the replica with the upstream's, part by part.
 
-    With a consistent checkpoint (binlogd is stopped, or has nothing left to apply) the TiDB is read
-    as of its commit_ts, so that writes there may go on. Otherwise a part that differs is looked at
-    again for some seconds. Exit code 1 when a table differs.
+    If the checkpoint is consistent (binlogd is stopped, or has applied everything), TiDB is read as
+    of its commit_ts. Otherwise a part that differs is read again for some seconds. TiDB may be
+    written to in both cases. The exit code is 1 if a table differs.
 
         binlogd verify --upstream mysql://reader@tidb:4000 --table shop
     """

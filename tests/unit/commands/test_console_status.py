@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from binlogd.commands.nodes import show_nodes
 from binlogd.commands.status_screen import print_status
+from binlogd.ports import NodeStatus
 from binlogd.status import (
     DdlAtWork,
     DrainerStatus,
@@ -16,12 +18,26 @@ from binlogd.status import (
     UpstreamStatus,
 )
 from binlogd.tso import Tso
+from binlogd.upstream.registry import DRAINER
 from tests.support.statuses import drainer, well
 
 
 def shown(capsys: pytest.CaptureFixture[str], **changes: Any) -> str:
     print_status(well(drainer=drainer(**changes)))
     return " ".join(capsys.readouterr().out.split())
+
+
+def test_names_and_addresses_of_nodes_are_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, host = "pump-1.example.com:8250-drainer", "10.0.0.17:8250"
+    found = NodeStatus(DRAINER, name, host, "paused", Tso(470611451867561985), Tso(1 << 58))
+    show_nodes([found], as_json=False)
+    text = capsys.readouterr().out
+    assert name in text
+    assert host in text
+    assert "…" not in text, "nothing is cut"
 
 
 def test_a_ddl_at_work_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
