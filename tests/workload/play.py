@@ -7,7 +7,6 @@ into a data directory that no binlogd has used yet.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -15,7 +14,11 @@ import time
 import urllib.request
 from itertools import islice
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
 
+from binlogd.errors import BinlogdError
+from binlogd.host import loop
 from tests.support.data_directory import write_log
 from tests.workload.recording import feed_recording, payloads
 
@@ -37,8 +40,15 @@ def main() -> None:
         sys.stdout.write(f"{len(binlogs)} binlogs\n")
         return
     host, _, port = os.environ.get("BINLOGD_ADDR", "127.0.0.1:8250").rpartition(":")
-    sent = asyncio.run(feed_recording(directory, (host, int(port)), first=asked.first))
-    outcome = _outcome(f"http://{host}:{port}/status")
+    url = f"http://{host}:{port}/status"
+    try:
+        _status(url)
+        sent = loop.run(feed_recording(directory, (host, int(port)), first=asked.first))
+    except URLError as error:
+        sys.exit(f"play: no binlogd answers at {url}: {error.reason}; start it first")
+    except BinlogdError as error:
+        sys.exit(f"play: {error}")
+    outcome = _outcome(url)
     sys.stdout.write(f"{sent.acknowledged} binlogs are durable, {outcome}\n")
 
 
@@ -46,8 +56,7 @@ def _outcome(url: str) -> str:
     """Waits until the Drainer has applied what there is, or can not go on."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(url) as answer:
-            status = json.load(answer)
+        status = _status(url)
         if status["drainer"]["state"] == "stuck":
             return "but the replication is stuck"
         is_filed = not any(each["open_prewrites"] or each["queued"] for each in status["shards"])
@@ -55,6 +64,11 @@ def _outcome(url: str) -> str:
             return "and replicated"
         time.sleep(0.1)
     return "but not replicated yet"
+
+
+def _status(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        return json.load(answer)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import Refused, Unavailable
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek
+from tests.support.ports import free_port
 from tests.workload import recording
 from tests.workload.feed import Feeder
 from tests.workload.generator import Options, Workload
@@ -20,6 +24,20 @@ from tests.workload.hold_back import HoldBack
 from tests.workload.timeline import Fate, Record
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
+
+
+def test_playing_to_nobody_ends_in_a_sentence_and_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.workload.play", "keys"],
+        cwd=RECORDINGS.parents[1],
+        env={**os.environ, "BINLOGD_ADDR": f"127.0.0.1:{free_port()}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("play: no binlogd answers at http://127.0.0.1:")
+    assert done.stderr.count("\n") == 1
 
 
 class MoodyPump:
