@@ -20,7 +20,7 @@ MINUTES ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto report bench soak load fuzz mutants instructions nightly docs wheel sbom release-image image-test lock manifests clean
+.PHONY: help setup setup-extras setup-test setup-soak compile uncompile native rewritten system mysql demo test all-tests check format proto report bench soak load fuzz mutants instructions nightly docs wheel sbom release-image image-test lock manifests clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,10 +32,13 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 UV := 'uv==0.13.9'
 LOCKED := $(PIP) --require-hashes --no-build-isolation --use-pep517
 
-$(VENV)/run.stamp: pyproject.toml locks/run.txt locks/build.txt
+$(VENV)/made.stamp:
 	$(PYTHON) -c 'import sys; sys.exit("binlogd needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq python3-venv; }
 	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/run.stamp: pyproject.toml locks/run.txt locks/build.txt | $(VENV)/made.stamp
 	$(LOCKED) --requirement locks/build.txt --requirement locks/run.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -63,7 +66,7 @@ uncompile: ## run the sources as they are, to work on them
 	@$(PYTHON) -c 'import runpy, pathlib; runpy.run_path("binlogd/native.py")["remove"](pathlib.Path("binlogd"))'
 
 # a real Kafka for the tests of its sink, by Maven
-$(VENV)/kafka.stamp: tests/support/kafka.pom.xml | system
+$(VENV)/kafka.stamp: tests/support/kafka.pom.xml | system $(VENV)/made.stamp
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(VENV)/kafka
 	@touch $@
 
@@ -72,7 +75,7 @@ mysql: | system
 	@$(PYTHON) tests/support/mysql_tree.py
 
 # a real schema registry for the long runs, and what reads by it in Kafka Connect, by Maven
-$(VENV)/apicurio.stamp: tests/support/apicurio.pom.xml | system
+$(VENV)/apicurio.stamp: tests/support/apicurio.pom.xml | system $(VENV)/made.stamp
 	mvn --quiet --batch-mode --file $< dependency:unpack-dependencies -DincludeTypes=tar.gz -DmarkersDirectory=$(CURDIR)/$(VENV)/apicurio/markers -DoutputDirectory=$(CURDIR)/$(VENV)/apicurio
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DexcludeTypes=tar.gz -DoutputDirectory=$(CURDIR)/$(VENV)/apicurio/converter
 	@touch $@
@@ -115,11 +118,20 @@ demo: setup ## run the appliance end to end, kill it in the middle, compare row 
 	@$(BIN)/python -m tests.workload.$(if $(SERVE),showing,demo) --transactions $(TRANSACTIONS) --seed $(SEED) \
 	  $(if $(MYSQL_URL),--mysql-url $(MYSQL_URL))
 
-test: setup-test ## set up all that is needed, check the code and run every test
-	@$(MAKE) --no-print-directory --jobs 2 check all-tests
+# Side by side: what is downloaded, what is compiled, what is checked; the tests wait for the first two.
+test: $(VENV)/made.stamp ## set up all that is needed, check the code and run every test
+	@$(MAKE) --no-print-directory --jobs 4 check all-tests
+
+# with the C compiler that may have been installed just now
+native: $(VENV)/run.stamp | system
+	@$(MAKE) --no-print-directory compile
+
+# Each worker would rewrite the asserts of every test by itself, all at the same time; one does it for all.
+rewritten: native $(VENV)/test.stamp
+	@$(BIN)/pytest --quiet --collect-only >/dev/null || true # what is wrong is said by the run itself
 
 # a test that is skipped shows nothing: where a tool is missing, the run says which and fails
-all-tests: compile
+all-tests: setup-test rewritten
 	$(BIN)/pytest --nothing-skipped -m "not soak" --numprocesses $(WORKERS) --dist loadgroup --hypothesis-profile repeatable \
 	  --junitxml build/gate.xml
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.settings.moment import wall_clock
+from binlogd.tso import Tso
 from tests.support import snapshot_reader
 from tests.support.appliance import Appliance, run
 from tests.support.recordings_reader import expected, history
@@ -57,6 +59,10 @@ def test_a_running_binlogd_makes_a_whole_snapshot_when_it_is_asked(
     assert result["path"] == str(out / f"snapshot-{newest}")
     snapshot = out / f"snapshot-{newest}"
     assert (out / "LATEST").resolve() == snapshot
+    manifest = snapshot_reader.whole_manifest(snapshot)
+    assert manifest.commit_ts == manifest.resolved_ts == newest
+    assert manifest.time == wall_clock(Tso(newest))
+    assert sum(table.rows for table in manifest.tables) == result["rows"] > 0
     found = snapshot_reader.tables(snapshot)
     compared = 0
     for table in expected(KEYS):

@@ -17,7 +17,7 @@ from tests.sim.shrinking import command
 from tests.sim.world import Outcome, run
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 16
+SEEDS, GATE_SEEDS = 16, 8
 FOUND_BY = (4, 10, 13)
 """Seeds that find what the tests plant."""
 FRESH = 50
@@ -28,7 +28,13 @@ def held(outcome: Outcome) -> None:
     assert outcome.violation == "", f"{outcome.violation}\nrepeat: {command(outcome.plan)}"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 4))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, GATE_SEEDS, 4),
+        *(pytest.param(first, marks=pytest.mark.soak) for first in range(GATE_SEEDS, SEEDS, 4)),
+    ],
+)
 def test_whatever_fails_nothing_is_lost(first: int) -> None:
     for seed in range(first, first + 4):
         held(run(drawn(seed)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from binlogd.snapshot.publishing.publish import read_manifest
-from binlogd.snapshot.spec import ColumnEntry, TableEntry
+from binlogd.snapshot.spec import ColumnEntry, FileEntry, KeysEntry, Manifest, TableEntry
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column as SchemaColumn
 from binlogd.tidb.row import Value
@@ -26,6 +27,31 @@ _TEMPORAL = ("date", "datetime", "timestamp")
 def tables(snapshot: Path) -> dict[str, TableEntry]:
     """The tables of a manifest, by `database.table`."""
     return {f"{each.database}.{each.table}": each for each in read_manifest(snapshot).tables}
+
+
+def whole_manifest(snapshot: Path) -> Manifest:
+    """The manifest of a snapshot; fails where it says of any file what is not so."""
+    manifest = read_manifest(snapshot)
+    assert manifest.schema is not None
+    listed = {"manifest.json", manifest.schema.name}
+    for table in manifest.tables:
+        assert sum(file.rows for file in table.files) == table.rows
+        for file in table.files:
+            beside: list[FileEntry | KeysEntry] = [file.keys] if file.keys else []
+            for each in [file, *beside]:
+                content = (snapshot / each.name).read_bytes()
+                assert hashlib.sha256(content).hexdigest() == each.sha256
+                assert len(content) == each.size_bytes
+                listed.add(each.name)
+            ids = [
+                int(field.metadata[b"PARQUET:field_id"])
+                for field in pq.read_schema(snapshot / file.name)
+            ]
+            assert ids == [column.id for column in table.columns]
+    assert {str(each.relative_to(snapshot)) for each in snapshot.rglob("*") if each.is_file()} == (
+        listed
+    )
+    return manifest
 
 
 def rows(snapshot: Path, table: TableEntry) -> Counter[Row]:
