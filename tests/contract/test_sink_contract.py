@@ -286,7 +286,10 @@ async def live(
         await sink.flush()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 8))],
+)
 async def test_whatever_is_killed_each_change_is_there_once(place: Place, seed: int) -> None:
     rng = Random(seed)
     history = History(rng, 120)

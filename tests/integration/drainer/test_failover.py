@@ -82,8 +82,17 @@ async def replicating(
             yield drainer, proxy
 
 
-@pytest.mark.parametrize("is_transactional", [False, True], ids=["key", "transaction"])
-@pytest.mark.parametrize("moment", ["idle", "before a DDL", "under load"])
+@pytest.mark.parametrize(
+    ("moment", "is_transactional"),
+    [
+        ("idle", False),
+        ("before a DDL", True),
+        ("under load", False),
+        ("under load", True),
+        pytest.param("idle", True, marks=pytest.mark.soak),
+        pytest.param("before a DDL", False, marks=pytest.mark.soak),
+    ],
+)
 async def test_what_a_copy_lacks_is_sent_again(
     moment: str, mariadb: MariaDb, stale: MariaDb, *, is_transactional: bool
 ) -> None:

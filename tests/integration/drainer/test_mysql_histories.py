@@ -74,7 +74,10 @@ async def _live_for(turns: int, sink: MySqlSink, txns: list[Dml]) -> None:
         await sink.flush()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 4))],
+)
 async def test_tables_of_every_shape_survive_many_lives_of_the_sink(
     seed: int, mariadb: MariaDb
 ) -> None:

@@ -46,7 +46,8 @@ def _txns(name: str) -> Iterator[Txn]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("types", "keys", "ddl", "mixed", "race", "fuzz"),
+        *("types", "keys", "ddl", "race", "fuzz"),
+        pytest.param("mixed", marks=pytest.mark.soak),  # in short: test_demo has such a workload
         pytest.param("large", marks=pytest.mark.soak),  # in short: test_recordings_end_to_end
         pytest.param("windows", marks=pytest.mark.soak),  # in short: abandoned, see below
     ],
