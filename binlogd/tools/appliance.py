@@ -48,7 +48,7 @@ class Appliance:
         """`is_apart`: Ctrl-C is for whoever starts it, and for that one alone."""
         directory.mkdir(parents=True)
         self._is_apart = is_apart
-        self.host, self.port = "127.0.0.1", free_port()
+        self.host, self.port, self.module = "127.0.0.1", free_port(), "binlogd"
         self.data_dir = directory / "data"
         self.config = directory / "binlogd.toml"
         self._log = directory / "log"
@@ -67,7 +67,7 @@ class Appliance:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "binlogd",
+                self.module,
                 "serve",
                 "--config",
                 str(self.config),

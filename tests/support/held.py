@@ -85,7 +85,10 @@ def _attributes(each: object) -> Iterator[tuple[str, object]]:
             for name, value in kind.__dict__.items():
                 if isinstance(value, GetSetDescriptorType | MemberDescriptorType):
                     yield name, getattr(each, name, None)
-    own = getattr(each, "__dict__", None)
+    try:
+        own = object.__getattribute__(each, "__dict__")  # some objects answer by an error of theirs
+    except AttributeError:
+        return
     if isinstance(own, dict):
         yield from list(own.items())
 

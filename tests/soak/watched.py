@@ -1,0 +1,41 @@
+"""`binlogd serve` that tells what it holds: at SIGUSR2 it counts, and writes the counts to the file
+that WATCHED_OBJECTS names. The program itself is as it is.
+
+    WATCHED_OBJECTS=counts.json python -m tests.soak.watched serve --config ...
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import signal
+from pathlib import Path
+from typing import Any
+
+from tests.support.held import long_containers, objects_of_process
+
+VARIABLE = "WATCHED_OBJECTS"
+TYPES_MAX = 60
+
+
+def _tell(*_: Any) -> None:
+    target = Path(os.environ[VARIABLE])
+    gc.unfreeze()
+    containers = long_containers()  # first: what has looked at attributes leaves dicts
+    objects = objects_of_process()
+    found = {
+        "containers": dict(containers),
+        "objects": sum(objects.values()),
+        "types": dict(objects.most_common(TYPES_MAX)),
+    }
+    gc.freeze()  # as the program had left it
+    beside = target.with_suffix(".new")
+    beside.write_text(json.dumps(found))
+    beside.replace(target)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR2, _tell)
+    runpy.run_module("binlogd", run_name="__main__", alter_sys=True)
