@@ -180,6 +180,8 @@ def _load(entry: Entry) -> str:
         f" ({_when(entry)}): {entry['transactions']:,} transactions, {entry['rows']:,} rows,"
         f" {entry['ddl_jobs']} DDL jobs; {faults}; {entry['differences']} differences at the end."
     )
+    if not entry.get("caches_full", True):
+        said += " Caches were still filling at the end, so memory is not judged."
     head = ("measure", "mean", "slope an hour", "its error", "verdict")
     return said + "\n\n" + _table(head, rows)
 
