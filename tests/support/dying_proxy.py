@@ -17,6 +17,8 @@ from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import DownstreamUnavailable
 
 _HEAD_BYTES = 4
+_QUIT = b"\x01"
+"""COM_QUIT, which is answered by nothing: who loses the answer is dead behind it."""
 
 
 class DyingProxy:
@@ -91,6 +93,9 @@ class DyingProxy:
                 last.set()
             on.write(head + body)
             await on.drain()
+            if last.is_set() and body[:1] == _QUIT:
+                self._die()
+                return
 
     async def _answers(
         self, back: asyncio.StreamReader, writer: asyncio.StreamWriter, last: asyncio.Event

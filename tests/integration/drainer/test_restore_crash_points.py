@@ -156,7 +156,7 @@ async def every(scene: Scene, points: Sequence[int]) -> None:
 async def test_a_restore_completes_what_died_at_some_commands(scene: Scene) -> None:
     assert sum(isinstance(txn, Dml) for txn in scene.txns) > 20
     commands = await scene.prepare()
-    await every(scene, range(20, commands, commands // 3))
+    await every(scene, (20, commands // 2, commands))  # the last says goodbye, and has no answer
 
 
 @pytest.mark.soak
