@@ -134,77 +134,75 @@ async def _serve(reloading: Reloading) -> int:
 
 
 async def _serve_in(reloading: Reloading, disk: PosixDisk) -> int:
+    """The lock is the last thing given up: who has it then may copy or remove the directory. After
+    a failure it goes with the process, since a thread may still write."""
+    lock = await disk.lock(reloading.setup.data_dir / LOCK_FILE)
     store = await open_store(reloading.setup, disk)
     try:
         upstream = await open_upstream(reloading.setup, store)
         try:
-            return await _serve_on(reloading, disk, upstream)
+            code = await _serve_on(reloading, disk, upstream)
         finally:
             await upstream.close()
     finally:
         await store.close()
+    await lock.release()
+    return code
 
 
 async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -> int:
     setup = reloading.setup
-    lock = None
-    if not setup.has_pump:  # a Pump takes it by itself
-        lock = await disk.lock(setup.data_dir / LOCK_FILE)
-    try:
-        _say_what_has_no_effect(setup.config)
-        names = await identity(setup, disk)
-        tracing = make_tracing(setup, names.pump)
-        traces = tracing.traces if tracing is not None else None
-        receiving = None
-        if setup.has_pump:
-            receiving = await _open_receiving(setup, disk, upstream, traces)
-        pump = receiving.pump if receiving is not None else None
-        pumps = registered_pumps(setup, pump, upstream, names)
-        node = Node(
-            identity=names,
-            receiving=receiving,
-            cluster=upstream.cluster,
-            registry=upstream.registry,
-            tso=upstream.tso,
-            clock=WallClock(),
-            drainer=make_replication(
-                lambda: reloading.setup,
-                disk,
-                pump,
-                upstream,
-                pumps,
-                FirstContact(
-                    LastResort(setup, disk, upstream, Random()).ready,
-                    lambda: reach(reloading.setup),
-                    Backoff(Random()),
-                ),
-                traces=traces,
+    _say_what_has_no_effect(setup.config)
+    names = await identity(setup, disk)
+    tracing = make_tracing(setup, names.pump)
+    traces = tracing.traces if tracing is not None else None
+    receiving = None
+    if setup.has_pump:
+        receiving = await _open_receiving(setup, disk, upstream, traces)
+    pump = receiving.pump if receiving is not None else None
+    pumps = registered_pumps(setup, pump, upstream, names)
+    node = Node(
+        identity=names,
+        receiving=receiving,
+        cluster=upstream.cluster,
+        registry=upstream.registry,
+        tso=upstream.tso,
+        clock=WallClock(),
+        drainer=make_replication(
+            lambda: reloading.setup,
+            disk,
+            pump,
+            upstream,
+            pumps,
+            FirstContact(
+                LastResort(setup, disk, upstream, Random()).ready,
+                lambda: reach(reloading.setup),
+                Backoff(Random()),
             ),
-            tracing=tracing,
-            skips=upstream.skips,
-            reload_now=reloading.reload,
-            finder=make_finder(setup, upstream),
-            pumps=pumps,
-            upstream=upstream.statistics,
-            downstream=lambda: downstream_of(reloading.setup),
-            known_jobs=upstream.history.known_jobs,
-            certificates=Expiry(map(tls_files, tls_tables(setup.config))),
-            open_addr=setup.config.addr if setup.is_open else "",
-            stand_in=_stand_in(setup, upstream, names, pump),
-        )
-        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, node.reload)
-        reloading.made_token = made_token(setup.data_dir)  # the directory is ours by now
-        if setup.is_open:
-            log.warning("port_is_open", addr=setup.config.addr, consequence=OPEN_PORT)
-        guard = Guard(
-            lambda: reloading.admin_token,
-            lambda: reloading.operators,
-            lambda: reloading.host_names,
-        )
-        return await _live(setup, node, upstream, guard)
-    finally:
-        if lock is not None:
-            await lock.release()
+            traces=traces,
+        ),
+        tracing=tracing,
+        skips=upstream.skips,
+        reload_now=reloading.reload,
+        finder=make_finder(setup, upstream),
+        pumps=pumps,
+        upstream=upstream.statistics,
+        downstream=lambda: downstream_of(reloading.setup),
+        known_jobs=upstream.history.known_jobs,
+        certificates=Expiry(map(tls_files, tls_tables(setup.config))),
+        open_addr=setup.config.addr if setup.is_open else "",
+        stand_in=_stand_in(setup, upstream, names, pump),
+    )
+    asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, node.reload)
+    reloading.made_token = made_token(setup.data_dir)  # the directory is ours by now
+    if setup.is_open:
+        log.warning("port_is_open", addr=setup.config.addr, consequence=OPEN_PORT)
+    guard = Guard(
+        lambda: reloading.admin_token,
+        lambda: reloading.operators,
+        lambda: reloading.host_names,
+    )
+    return await _live(setup, node, upstream, guard)
 
 
 def _say_what_has_no_effect(config: Config) -> None:
@@ -429,7 +427,7 @@ def _settle_memory() -> None:
 
 
 async def _abandon(pump: Pump) -> None:
-    """After a failure: lets go of files, index and lock, so that the process can end."""
+    """After a failure: lets go of files and index, so that the process can end."""
     try:
         async with asyncio.timeout(ABANDON_S):
             await pump.close()

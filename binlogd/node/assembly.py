@@ -571,10 +571,12 @@ def make_replication(  # noqa: PLR0913 - each is a part of the node that it stan
 async def open_pump(
     setup: Setup, disk: PosixDisk, upstream: Upstream, traces: Traces | None = None
 ) -> Pump:
-    """The receiving half, recovered. Raises ConfigError, Corrupt or Unavailable."""
+    """The receiving half, recovered, in a directory that is locked already. Raises ConfigError,
+    Corrupt or Unavailable."""
     settings = setup.config.pump
     return await Pump.open(
         setup.data_dir,
+        is_locked=True,
         shards=settings.shards,
         tso=upstream.tso,
         txn_status=upstream.txn_status,

@@ -129,7 +129,7 @@ class DataDirectory:
     """The directory that a Pump has for itself, and how transactions are spread in it."""
 
     path: Path
-    lock: DiskLock
+    lock: DiskLock | None
     routing: Routing
 
 
@@ -202,8 +202,9 @@ class Pump:
         clock: Clock,
         disk: Disk,
         options: PumpOptions,
+        is_locked: bool = False,
     ) -> Pump:
-        """Locks the data directory, and recovers every shard below `pump/` in it.
+        """Locks the directory, unless the caller has done so, and recovers all shards in it.
 
         Raises ConfigError when another process or another shard count has it, CorruptRecord when
         acknowledged bytes are damaged, LogFailed, DiskFull or IndexUnavailable.
@@ -211,17 +212,15 @@ class Pump:
         world = PumpWorld(tso=tso, txn_status=txn_status, clock=clock, disk=disk)
         try:
             await disk.make_directory(pump_directory(directory))
-            lock = await disk.lock(directory / LOCK_FILE)
+            lock = None if is_locked else await disk.lock(directory / LOCK_FILE)
         except OSError as error:
             raise LogFailed(directory, error) from error
-        opened: list[Shard] = []
-        rounds = Rounds()
+        opened, rounds = list[Shard](), Rounds()
         try:
             await Bases(directory, disk).declared()  # one that does not read would stop all GC
             routing = await routing_of(pump_directory(directory), shards, disk)
             space = await disk.space(directory)
-            for number in range(shards):
-                name = shard_name(number)
+            for name in map(shard_name, range(shards)):
                 opened.append(
                     await Shard.open(
                         pump_directory(directory) / name,
@@ -237,7 +236,8 @@ class Pump:
         except BaseException as error:
             for shard in opened:
                 await shard.close()
-            await lock.release()
+            if lock is not None:
+                await lock.release()
             if isinstance(error, OSError):
                 raise LogFailed(directory, error) from error
             raise
@@ -264,7 +264,7 @@ class Pump:
             self._stopped.set()
 
     async def close(self) -> None:
-        """Writes and files what is queued, saves the marks, gives up the lock.
+        """Writes and files what is queued, saves the marks, gives up the lock that it took.
 
         Binlogs that come later are refused; who closes again waits for the first. Raises LogFailed
         or DiskFull when a segment could not be sealed; nothing acknowledged is lost by that.
@@ -455,7 +455,8 @@ class Pump:
                 await shard.close()
             except BinlogdError as error:  # the others are closed all the same
                 failures.append(error)
-        await self._lock.release()
+        if self._lock is not None:
+            await self._lock.release()
         self._admission.state = settled(self._admission.state)
         if failures:
             raise failures[0]

@@ -28,6 +28,7 @@ from binlogd.tso import Tso
 
 _REMEDY = "bring back a whole copy of it; of a new node, remove it"
 _INTEGRITY = "PRAGMA integrity_check(1)"
+"""SQLite's pages have no checksums; but rows that are lost leave bytes that nobody has."""
 _COPY = " (copy)"
 """Behind the name of a fact, of a second one that has to be the same."""
 _JOBS = """
@@ -90,7 +91,7 @@ class UpstreamStore:
     @classmethod
     async def open(cls, path: Path) -> UpstreamStore:
         """Opens or makes the file. Raises ConfigError when it is no such database."""
-        if is_empty(path):
+        if _is_empty(path):
             raise ConfigError(f"{path} is empty, so it was cut", todo=_REMEDY)
         connection = aiosqlite.connect(path, isolation_level=None)
         try:
@@ -238,24 +239,18 @@ def kept_jobs(path: Path) -> list[bytes]:
             query = f"SELECT id, raw, NULL FROM {table} ORDER BY id"
             if "ddl_checksums" in tables:
                 query = f"{_JOBS} GROUP BY j.id ORDER BY j.id"
-            check_pages(database)
+            damage = database.execute(_INTEGRITY).fetchone()[0]
+            if damage != "ok":
+                raise sqlite3.DatabaseError(damage)
             rows = database.execute(query).fetchall()
     except (sqlite3.Error, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as a database: {error}") from error
     return [raw for _, raw in _checked(path, rows)]
 
 
-def is_empty(path: Path) -> bool:
+def _is_empty(path: Path) -> bool:
     """Whether it was cut: a database of ours never is empty."""
     return path.exists() and not path.stat().st_size
-
-
-def check_pages(connection: sqlite3.Connection) -> None:
-    """SQLite's pages have no checksums; but rows that are lost leave bytes that nobody has. Raises
-    sqlite3.DatabaseError."""
-    damage = connection.execute(_INTEGRITY).fetchone()[0]
-    if damage != "ok":
-        raise sqlite3.DatabaseError(damage)
 
 
 async def _check_pages(path: Path, connection: aiosqlite.Connection) -> None:

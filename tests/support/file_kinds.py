@@ -540,7 +540,11 @@ def _stored(directory: Path) -> object:
 
 def _keys(directory: Path) -> object:
     async def read() -> object:
-        keyspace = await KeyspaceStore.open(directory / "upstream.db", Random(1))
+        store = await UpstreamStore.open(directory / "upstream.db")  # as in a node
+        try:
+            keyspace = await KeyspaceStore.open(store.path, Random(1))
+        finally:
+            await store.close()
         try:
             found = await keyspace.range(RangeRequest(key=b"pumps/", range_end=b"pumps0"))
             identity = keyspace.identity

@@ -24,7 +24,6 @@ import google_crc32c
 from binlogd.ports import NodeStatus
 from binlogd.upstream.entry import entry_json, node_key
 from binlogd.upstream.keyspace.versions import FIRST_REVISION, KeyVersion
-from binlogd.upstream.store import check_pages, is_empty
 
 _BUSY_S = 5.0
 _SCHEMA = """
@@ -72,7 +71,8 @@ class KeyspaceDatabase:
     """One connection, for one thread. Methods raise sqlite3.Error."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes the tables."""
+        """Opens or makes the tables, in the file of an open `UpstreamStore`, which looks at every
+        page of it: once is enough."""
         self._connection = _connected(path)
 
     def close(self) -> None:
@@ -171,14 +171,11 @@ class KeyspaceDatabase:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    if is_empty(path):
-        raise sqlite3.DatabaseError("it is empty, so it was cut")
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(_SCHEMA)
-        check_pages(connection)
         _take_over(connection)
     except (sqlite3.Error, ValueError):
         connection.close()

@@ -107,7 +107,7 @@ class KeyspaceStore:
     async def open(
         cls, path: Path, random: Random, limits: KeyspaceLimits | None = None
     ) -> KeyspaceStore:
-        """Opens or makes it in a database file. Raises ConfigError."""
+        """Opens or makes it in the file of an open UpstreamStore. Raises ConfigError."""
         store = cls(path, random, limits or KeyspaceLimits())
         try:
             await store._thread.run(store._open)
