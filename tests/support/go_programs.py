@@ -74,5 +74,5 @@ def _linked(program: Path) -> tuple[tuple[str, str], ...]:
         [_go() or "go", "version", "-m", str(program)], check=True, capture_output=True, text=True
     )
     lines = [line.split() for line in said.stdout.splitlines()]
-    named = [words[1:3] for words in lines if words[0] in ("mod", "dep")]
+    named = [words[1:3] for words in lines if words[:1] in (["mod"], ["dep"])]
     return tuple((module, version) for module, version in named if module in MODULES)
