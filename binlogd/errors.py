@@ -203,9 +203,12 @@ class DiskFull(Unavailable):
 
     def __init__(self, available_bytes: int, reserve_bytes: int) -> None:
         self.available_bytes, self.reserve_bytes = available_bytes, reserve_bytes
+        is_refused = not reserve_bytes and available_bytes > 1 << 20  # by a system with free bytes
         super().__init__(
             f"no available space, available: {available_bytes},"
             f" StopWriteAtAvailableSpace: {reserve_bytes}"
+            + "; there are bytes, so look for inodes (df -i) or a quota"
+            * is_refused
         )
 
 

@@ -12,10 +12,12 @@ import pytest
 
 
 @contextmanager
-def mounted(directory: Path, *, megabytes: int) -> Iterator[Path]:
-    """A tmpfs at a directory, which is made. Skips where one may not mount."""
+def mounted(directory: Path, *, megabytes: int, inodes: int = 0) -> Iterator[Path]:
+    """A tmpfs at a directory, which is made; with as many inodes as memory holds, or as said. Skips
+    where one may not mount."""
     directory.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(directory)]
+    size = f"size={megabytes}m,nr_inodes={inodes}"
+    words = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(directory)]
     try:
         done = subprocess.run(words, capture_output=True, text=True)
     except FileNotFoundError:
