@@ -31,6 +31,7 @@ SAVED = "INSERT OR REPLACE INTO tallies VALUES (?,?,?,?,?,?,?,?)"
 FORGOTTEN = "DELETE FROM tallies WHERE end_fid < ?"
 _PRIME = (1 << 31) - 1
 """One byte of a number that changes changes what is left of it."""
+_REST = _PRIME.__rmod__
 _SUM = (
     f"commit_ts % {_PRIME} + 3 * (start_ts % {_PRIME}) + 5 * (fid % {_PRIME})"
     f" + 7 * (offset % {_PRIME}) + 11 * (length % {_PRIME})"
@@ -77,11 +78,13 @@ def tally_with(
     """What follows `before`, with it; by itself where that is full, or ends elsewhere."""
     if before is None or before.commits >= COMMITS_MAX or before.end != begin:
         before = Tally(*begin, *begin, MAX_TS, NO_TS, 0, 0)
-    total, low, high = before.total, before.min_ts, before.max_ts
-    for commit_ts, start_ts, fid, offset, length in commits:
-        total += commit_ts % _PRIME + 3 * (start_ts % _PRIME) + 5 * fid
-        total += 7 * (offset % _PRIME) + 11 * length
-        low, high = min(low, commit_ts), max(high, commit_ts)
+    if not commits:
+        return before._replace(end_fid=end.fid, end_offset=end.offset)
+    # column by column: this stands in the way of each binlog that is filed
+    commit_ts, start_ts, fids, offsets, lengths = zip(*commits, strict=True)
+    total = before.total + sum(map(_REST, commit_ts)) + 3 * sum(map(_REST, start_ts))
+    total += 5 * sum(fids) + 7 * sum(map(_REST, offsets)) + 11 * sum(lengths)
+    low, high = min(before.min_ts, *commit_ts), max(before.max_ts, *commit_ts)
     return Tally(*before[:2], *end, low, high, before.commits + len(commits), total)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiosqlite
+import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
@@ -69,6 +70,7 @@ _MARKS_SAVED = "INSERT OR REPLACE INTO marks VALUES (?,?)"
 _VALUES = " VALUES "
 _TOGETHER = 64  # rows of one statement
 
+_STORED = {int, type(None)}
 _Row = tuple[object, ...]
 _Statement = tuple[str, Sequence[_Row]]
 """What is executed for each of some rows."""
@@ -178,7 +180,7 @@ class SqliteIndex:
             ("INSERT OR REPLACE INTO rollbacks VALUES (?,?)", rollbacks),
             (
                 "INSERT OR REPLACE INTO segments VALUES (?,?,?,?,?,?)",
-                [_segment_row(segment) for segment in segments],
+                [msgspec.structs.astuple(each) for each in segments],
             ),
             (
                 "INSERT OR REPLACE INTO late VALUES (?,?,?,?,?)",
@@ -310,11 +312,13 @@ class SqliteIndex:
     async def _rows(self, query: str, arguments: Sequence[object]) -> list[Any]:
         """Rows of timestamps and places."""
         rows = await self._all(query, arguments)
-        for row in rows:
-            for each in row:
-                if each is not None and (type(each) is not int or each < 0):
-                    with self._guarded():
-                        raise CorruptIndex(self.path, f"a row of it makes no sense: {row}")
+        for column in zip(*rows, strict=True):  # the way of every pull: no loop over its values
+            if (
+                not _STORED.issuperset(map(type, column))
+                or min(filter(None, column), default=0) < 0
+            ):
+                with self._guarded():
+                    raise CorruptIndex(self.path, f"a row of it makes no sense: {column[:64]}")
         return rows
 
     async def _all(self, query: str, arguments: Sequence[object] = ()) -> list[Any]:
@@ -429,17 +433,6 @@ def _rows(
         else:
             rollbacks.append((each.start_ts, each.fid))
     return prewrites, commits, rollbacks
-
-
-def _segment_row(segment: Segment) -> tuple[object, ...]:
-    return (
-        segment.fid,
-        int(segment.is_sealed),
-        segment.size_bytes,
-        segment.max_ts,
-        segment.needed_ts,
-        segment.checksum,
-    )
 
 
 def _marks(values: Sequence[object]) -> str:
