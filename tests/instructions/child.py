@@ -1,4 +1,4 @@
-"""Does the paths under callgrind, each once to warm up and then to be counted: see `gate`.
+"""Does the paths under callgrind, each to warm up and then to be counted: see `gate`.
 
 `python -m tests.instructions.child LIBRARY NAME ...`; says a JSON line for each path.
 """
@@ -16,9 +16,12 @@ import structlog
 from binlogd import native
 from tests.instructions.paths import prepared_path
 
-TIMES = 3
-"""Each path is counted so often, and the fewest instructions are taken: threads and timers add some
-to one time and not to another."""
+WARM_UPS, TIMES = 2, 5
+"""Each path is counted so often, and the fewest instructions are taken: threads add some to one
+time and not to another, and the first times with threads take more than twice as many."""
+SWITCH_S = 1000.0
+"""A thread keeps the interpreter until it waits: else it is taken away every five milliseconds of a
+clock that runs on while valgrind, or another program, has the processor."""
 
 
 def main(library: str, *names: str) -> None:
@@ -27,10 +30,12 @@ def main(library: str, *names: str) -> None:
     valgrind = ctypes.CDLL(library)
     if not valgrind.running():
         raise SystemExit("this counts nothing without valgrind: python -m tests.instructions.gate")
+    sys.setswitchinterval(SWITCH_S)
     gc.disable()  # whether it comes in a path is chance
     for name in names:
         with prepared_path(name) as work:
-            work.run()
+            for _ in range(WARM_UPS):
+                work.run()
             for _ in range(TIMES):
                 gc.collect()
                 valgrind.begin()
