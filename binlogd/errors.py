@@ -205,10 +205,8 @@ class DiskFull(Unavailable):
         self.available_bytes, self.reserve_bytes = available_bytes, reserve_bytes
         is_refused = not reserve_bytes and available_bytes > 1 << 20  # by a system with free bytes
         super().__init__(
-            f"no available space, available: {available_bytes},"
-            f" StopWriteAtAvailableSpace: {reserve_bytes}"
-            + "; there are bytes, so look for inodes (df -i) or a quota"
-            * is_refused
+            f"no available space, available: {available_bytes}, StopWriteAtAvailableSpace:"
+            f" {reserve_bytes}{'; there are bytes: look for inodes (df -i)' * is_refused}"
         )
 
 
