@@ -96,10 +96,11 @@ def with_database(plan: Plan) -> Plan:
         latency_s=(0.0001, rng.choice((0.001, 0.01))),
         linger_s=rng.choice(((0.0, 0.0), (0.0, 0.1), (0.0, 8.0))),
     )
-    return replace(plan, faults=(*plan.faults, *faults), database=database)
+    habit = replace(plan.habit, changes_columns=rng.random() < 0.7)
+    return replace(plan, faults=(*plan.faults, *faults), database=database, habit=habit)
 
 
-def before_the_database(seed: int, *, changes_columns: bool = False) -> Plan:
+def before_the_database(seed: int) -> Plan:
     """The plan of a seed with a store in memory, which takes whole transactions, as downstream."""
     rng = random.Random(f"{seed} plan")
     is_calm = rng.random() < 0.05
@@ -116,7 +117,6 @@ def before_the_database(seed: int, *, changes_columns: bool = False) -> Plan:
         repeats=rng.choice((0.0, 0.1, 0.4)),
         large=rng.choice((0.0, 0.02)),
         ddl_every=rng.choice((0, 8, 25)),
-        changes_columns=changes_columns,
         tables=small((*BANK, *SHOP), rng, rng.randint(2, 5)),
     )
     return Plan(
