@@ -20,7 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import structlog
@@ -198,8 +198,9 @@ class Session:
                 ends.push_async_callback(self._relay.close)
             ends.push_async_callback(self._sink.close)
             stored = await self._sink.open()
-            if stored is not None and stored.commit_ts > NO_TS:
-                self.checkpoint = stored
+            if stored is not None:
+                begin_ts = stored.commit_ts or self.checkpoint.commit_ts
+                self.checkpoint = replace(stored, commit_ts=begin_ts)
             self._check_not_emptied()
             reached_ts = late_commits.reached(self._sink, self.checkpoint.commit_ts)
             await self._late.begin(self._ports.table_filter, reached_ts, self._ports.sources)

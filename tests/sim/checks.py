@@ -120,6 +120,9 @@ class Checks:
         down = [node.name for node in (*self._pumps, self._drainer) if not node.is_up]
         if down or self._drainer.drainer is None:
             return f"{down or 'the drainer'} is not up yet"
+        state = self._drainer.drainer.statistics().state
+        if state is not DrainerState.RUNNING:  # it waits to try again, or is paused
+            return f"the drainer is {state.value}"
         newest = max(self._tidb.ledger.committed.values(), default=NO_TS)
         saved = self.downstream.checkpoint
         reached = saved.commit_ts if saved is not None else NO_TS

@@ -88,6 +88,11 @@ async def _(world: World) -> None:
     await world.drainer.stop()
 
 
+@_fault("pause drainer")
+async def _(world: World) -> None:
+    world.drainer.pause(world.rng.choice((0.5, 5.0, 30.0)))
+
+
 @_fault("slow sync")
 async def _(world: World) -> None:
     node = world.rng.choice(world.nodes)

@@ -25,7 +25,9 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.errors import BinlogdError
 from binlogd.node.consumers import RemoteDrainers
+from binlogd.node.first_contact import FirstContact
 from binlogd.node.membership import Membership
+from binlogd.node.replication import Replication
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.rpc.service import CisternService, PumpService
@@ -210,6 +212,10 @@ async def _unsaid(reason: str) -> None:
     del reason
 
 
+async def _reached() -> None:
+    """A downstream is tried by the Drainer itself."""
+
+
 @dataclass
 class DrainerNode(Node):
     """A Drainer that merges the Pumps of the registry into a downstream."""
@@ -223,11 +229,31 @@ class DrainerNode(Node):
     has_relay: bool = True
     relay_file_bytes: int = 20_000
     drainer: Drainer | None = None
+    """The one of this life that was made last."""
+    replication: Replication | None = None
+    resumes_at_s: float | None = None
+    """None: no operator has paused it."""
 
     def start(self) -> None:
         """See Node; nobody looks at the Drainer of the life before."""
-        self.drainer = None
+        self.drainer = self.replication = self.resumes_at_s = None
         super().start()
+
+    def pause(self, for_s: float) -> None:
+        """By an operator's command, who comes back for it."""
+        replication = self.replication
+        if self.is_up and replication is not None and replication.state is NodeState.ONLINE:
+            replication.request(Action.PAUSE)
+            self.resumes_at_s = self.world.loop.time() + for_s
+
+    def resume_if_due(self) -> None:
+        """What the operator does then."""
+        at_s, replication = self.resumes_at_s, self.replication
+        if at_s is None or replication is None or self.world.loop.time() < at_s:
+            return
+        if replication.state is NodeState.PAUSED and self.is_up:
+            replication.resume()
+            self.resumes_at_s = None
 
     def _died(self) -> None:
         self.on_death()
@@ -257,23 +283,30 @@ class DrainerNode(Node):
             schema_log=SchemaLog(home / "schema", self.disk),
         )
         rng = random.Random(world.rng.randrange(1 << 30))
-        drainer = Drainer(ports, Backoff(rng), DrainerOptions(dialect=self.dialect))
-        self.drainer = drainer
+
+        def make() -> Drainer:
+            self.drainer = Drainer(ports, Backoff(rng), DrainerOptions(dialect=self.dialect))
+            return self.drainer
+
+        first = FirstContact(world.pd.wait_known, _reached, Backoff(rng))
+        replication = Replication(make, lambda: None, first, Backoff(rng))
+        self.replication = replication
         membership = Membership(world.pd, self._entries)
         server = Server([CisternService(sources.refresh)])
         async with asyncio.TaskGroup() as group:
-            group.create_task(drainer.run())
+            group.create_task(replication.run())
             await membership.patiently(membership.announce, _unsaid)
             beat = group.create_task(membership.keep_fresh(HEARTBEAT_S))
             await server.start(self.host, PORT)
             await stopping.wait()
-            await drainer.drain()
+            await replication.end()
             beat.cancel()
             await server.close()
         await membership.leave()
 
     def _entries(self) -> Sequence[NodeStatus]:
         assert self.drainer is not None
-        state = NodeState.PAUSED if self._stopping.is_set() else NodeState.ONLINE
+        assert self.replication is not None
+        state = NodeState.PAUSED if self._stopping.is_set() else self.replication.state
         saved_ts = self.drainer.statistics().checkpoint.commit_ts or NO_TS
         return [self._entry(DRAINER, state.value, saved_ts)]

@@ -36,6 +36,7 @@ KINDS = (
 )
 
 DATABASE_KINDS = (
+    "pause drainer",
     "commits cut",
     "statements cut",
     "deadlocks",
@@ -45,7 +46,7 @@ DATABASE_KINDS = (
     "kill database",
     "fail over",
 )
-"""Of a downstream that is a MySQL."""
+"""Of a world whose downstream is a MySQL."""
 _WEEK_S = 7 * 86_400.0
 
 

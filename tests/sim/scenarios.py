@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.sim.plan import Plan, before_the_database, drawn
+from tests.sim.replica import Database
 
 
 def plan(seed: int, *, transactions: int | None = None, without: tuple[str, ...] = ()) -> Plan:
@@ -25,7 +26,19 @@ def _smaller(whole: Plan, transactions: int | None, without: tuple[str, ...]) ->
     return replace(whole, faults=kept, habit=habit)
 
 
+def _few(seed: int, faults: tuple[str, ...], database: Database, transactions: int) -> Plan:
+    """A seed's world of before the database with this one, and these faults alone."""
+    whole = in_memory(seed, transactions=transactions)
+    return replace(whole, faults=faults, database=database, fault_every_s=2.0)
+
+
 SCENARIOS: dict[str, Plan] = {
     "a loss of power leaves any bytes in the last frame of a relay log": in_memory(37),
     "a prewrite that went to another Pump comes to the first one too late": in_memory(33),
+    "a failover loses a table that rows come for": replace(
+        in_memory(2), faults=("fail over", "pd steps"), database=Database(changes_max=20)
+    ),
+    "a Drainer is paused before the first binlog and resumed": _few(
+        0, ("pause drainer",), Database(), transactions=10
+    ),
 }

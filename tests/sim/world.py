@@ -176,6 +176,7 @@ class World:
                 if not node.is_up and loop.time() >= self._down_until_s.get(node.name, 0.0):
                     self.trace.note(node.name, "starts")
                     node.start()
+            self.drainer.resume_if_due()
             await asyncio.sleep(0.25)
 
     def down(self, node: Node, for_s: float) -> None:

@@ -249,11 +249,17 @@ class Workload:
         return [self._ddl.drop_column(*self._rng.choice(found))] if found else []
 
     def _add_index(self) -> Iterable[Script]:
-        name, column = self._rng.choice(list(self._indexable()))
+        found = list(self._indexable())
+        if not found:  # the tables were chosen without such a column
+            return []
+        name, column = self._rng.choice(found)
         return [self._ddl.add_index(name, self._next_name("ix_"), column)]
 
     def _add_unique(self) -> Iterable[Script]:
-        name, column = self._rng.choice(list(self._indexable()))
+        found = list(self._indexable())
+        if not found:  # the tables were chosen without such a column
+            return []
+        name, column = self._rng.choice(found)
         return [self._ddl.add_unique(name, self._next_name("uq_"), column)]
 
     def _drop_index(self) -> Iterable[Script]:

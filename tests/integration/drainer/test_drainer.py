@@ -282,6 +282,20 @@ async def test_a_restart_goes_on_from_the_checkpoint_with_the_schema_of_its_mome
     assert len(place.store.statements) == 2
 
 
+async def test_a_drain_before_the_first_binlog_says_nothing_of_what_comes_after_it(
+    place: Place,
+) -> None:
+    """An operator pauses a Drainer that has nothing to do yet, and resumes it."""
+    async with place.running():
+        pass
+    assert place.store.checkpoint == Checkpoint(Tso(0), consistent=True)
+    place.saved.clear()
+    place.source.add(*beginning(), rows(20, [1]), resolved_ts=20)
+    async with place.running():
+        await until(lambda: place.held()[1] == 1)
+        assert place.saved[0] == Checkpoint(Tso(0), consistent=False, schema_version=0)
+
+
 async def test_a_log_that_begins_late_takes_the_rest_from_the_history(place: Place) -> None:
     place.source.add(rows(1011, [1]), rows(1012, [2]))
     async with place.running() as drainer:
