@@ -135,7 +135,7 @@ class Replica:
         the Pumps must still have what is missing."""
         history = self.server.history
         lost = min(lost, len(history) - 1) if can_pull_again else 0
-        while lost and _checkpoint_of(history[-1 - lost]) is None:
+        while lost and not _says_where(history[-1 - lost]):
             lost -= 1
         return lost
 
@@ -323,6 +323,12 @@ def _progress_of(state: Committed) -> Progress | None:
         return Tso(rows[lane]["commit_ts"]) if lane in rows else NO_TS
 
     return Progress(lanes, noted(SAVED_LANE), noted(DDL_LANE), _checkpoint_of(state))
+
+
+def _says_where(state: Committed) -> bool:
+    """Whether a Drainer that comes back finds a checkpoint; else it stops for an operator."""
+    checkpoint = _checkpoint_of(state)
+    return checkpoint is not None and checkpoint.commit_ts > NO_TS
 
 
 def _checkpoint_of(state: Committed) -> Checkpoint | None:
