@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.etcd import real_etcd
 from tests.support.kafka import Kafka
-from tests.support.left_open import close_databases
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_server import MySql
 from tests.support.real_pd import pd_server
@@ -82,11 +81,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         ]
         if alone:
             raise pytest.UsageError(f"xdist does not group {len(alone)} tests: {alone[0]}")
-
-
-def pytest_unconfigure() -> None:
-    """A test that fails must not keep the run from ending."""
-    close_databases()
 
 
 def _fixtures(item: pytest.Item) -> set[str]:

@@ -153,10 +153,9 @@ class PumpClient:
 
     async def _answered(self, channel: Channel, message: bytes) -> None:
         try:
-            # grpclib's own deadline does not cover the connecting
             async with asyncio.timeout(self._limits.deadline_s):
                 with woken_cleanly():
-                    errmsg = await _unary(channel, message, self._limits.deadline_s)
+                    errmsg = await _unary(channel, message)
         except GRPCError as error:
             raise self._meaning(error) from error
         except NO_ANSWER as error:
@@ -185,10 +184,8 @@ class PumpClient:
         return f"pump {where}: {what}"
 
 
-async def _unary(channel: Channel, message: bytes, deadline_s: float) -> str:
-    async with channel.request(
-        _WRITE, Cardinality.UNARY_UNARY, bytes, bytes, timeout=deadline_s
-    ) as stream:
+async def _unary(channel: Channel, message: bytes) -> str:
+    async with channel.request(_WRITE, Cardinality.UNARY_UNARY, bytes, bytes) as stream:
         await stream.send_message(message, end=True)
         answer = await stream.recv_message()
     return codec.decode_write_answer(answer or b"")

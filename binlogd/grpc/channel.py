@@ -32,11 +32,11 @@ from binlogd.host.tls import ClientTls
 
 @contextmanager
 def woken_cleanly() -> Iterator[None]:
-    """Around a call, within its timeout.
+    """Around a call, within asyncio's timeout. It may not have grpclib's deadline as well.
 
     grpclib wakes a call whose connection is lost by cancelling its task, and does not take that
     back: every timeout around it, and the task's group, would count a cancellation that nobody
-    meant, and one that somebody meant could be lost.
+    meant, and one that somebody meant could be lost. Its deadline would wake the call once more.
     """
     task = asyncio.current_task()
     assert task is not None, "calls are made by tasks"

@@ -87,11 +87,6 @@ class TlsListener:
             self._one_ended.clear()  # each that ends wakes us
             await self._one_ended.wait()
 
-    @property
-    def under_way(self) -> int:
-        """How many handshakes are."""
-        return len(self._under_way)
-
     def _listen(self, listening: socket.socket) -> None:
         if listening in self.sockets:  # not closed meanwhile
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)

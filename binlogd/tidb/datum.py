@@ -156,11 +156,6 @@ def read_comparable_uint(data: bytes, at: int) -> tuple[int, int]:
     return _eight(data, at), at + 8
 
 
-def comparable_uint(value: int) -> bytes:
-    """An unsigned integer of 64 bits in eight bytes, big-endian."""
-    return _UINT64.pack(value)
-
-
 def read_float(data: bytes, at: int) -> tuple[float, int]:
     """A double in eight bytes that compare like it. Raises CorruptRow for NaN and infinities."""
     bits = _eight(data, at)

@@ -59,11 +59,6 @@ def database_name(database_id: int) -> bytes:
     return b"DB:%d" % database_id
 
 
-def table_field(table_id: int) -> bytes:
-    """The field of a table in its database's hash."""
-    return b"Table:%d" % table_id
-
-
 def table_id_of(field: bytes) -> int | None:
     """The table of a field; None: it is a counter or the like."""
     found = _TABLE_FIELD.fullmatch(field)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 import google_crc32c
 
 from binlogd.errors import ConfigError, Corrupt, UpstreamUnavailable
+from binlogd.host.database import Connection, connection_to
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
 
@@ -84,7 +84,7 @@ class UpstreamStore:
     """One open file; methods may be called at the same time. Raise UpstreamUnavailable, and Corrupt
     for what was changed in the file by nobody."""
 
-    def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
+    def __init__(self, path: Path, connection: Connection) -> None:
         self._path = path
         self._connection = connection
 
@@ -93,7 +93,7 @@ class UpstreamStore:
         """Opens or makes the file. Raises ConfigError when it is no such database."""
         if _is_empty(path):
             raise ConfigError(f"{path} is empty, so it was cut", todo=_REMEDY)
-        connection = aiosqlite.connect(path, isolation_level=None)
+        connection = connection_to(path, isolation_level=None)
         try:
             await connection
             await _check_pages(path, connection)
@@ -253,7 +253,7 @@ def _is_empty(path: Path) -> bool:
     return path.exists() and not path.stat().st_size
 
 
-async def _check_pages(path: Path, connection: aiosqlite.Connection) -> None:
+async def _check_pages(path: Path, connection: Connection) -> None:
     ((damage,),) = await connection.execute_fetchall(_INTEGRITY)
     if damage != "ok":
         raise ConfigError(f"{path}: the database is damaged: {damage}", todo=_REMEDY)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import aiosqlite
@@ -139,16 +140,26 @@ class SimConnection:
         """The database stays."""
 
 
+class _Opening:
+    """A connection that is opened when it is awaited."""
+
+    def __init__(self, databases: Databases, path: str) -> None:
+        self._databases, self._path = databases, path
+        self._thread = Thread()  # it never begins
+
+    def __await__(self) -> Generator[Any, None, SimConnection]:
+        yield from self._databases.take().__await__()
+        return SimConnection(self._databases, self._path)
+
+
 @contextmanager
 def inline_sqlite(databases_of: Callable[[Process], Databases]) -> Iterator[None]:
     """Whoever connects by aiosqlite gets the databases of the process that it belongs to."""
 
-    async def connect(path: object, **_: object) -> SimConnection:
+    def connect(path: object, **_: object) -> _Opening:
         process = PROCESS.get()
         assert process is not None, "of a machine"
-        databases = databases_of(process)
-        await databases.take()
-        return SimConnection(databases, str(path))
+        return _Opening(databases_of(process), str(path))
 
     kept, aiosqlite.connect = aiosqlite.connect, connect  # type: ignore[assignment]
     try:

@@ -26,7 +26,7 @@ def keep_schema(cluster: FakeTikv, tracker: SchemaTracker, raw: bytes) -> Tso:
     schema_ids = {each["id"]: each["schema_id"] for each in snapshot["tables"]}
     for _, table in tracker.tables():
         name = meta_keys.database_name(schema_ids[table.id])
-        values[meta_keys.hash_key(name, meta_keys.table_field(table.id))] = table_to_json(table)
+        values[meta_keys.hash_key(name, b"Table:%d" % table.id)] = table_to_json(table)
     for key in cluster.records.writes:
         values.setdefault(key, None)
     cluster.records.prewrite(values, start_ts)

@@ -7,6 +7,7 @@ import ast
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -40,6 +41,7 @@ from pyiceberg.table.update import UpdateTableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
 
 from binlogd.grpc.channel import BytesCodec
+from binlogd.host.database import connection_to
 
 PRODUCT = Path(__file__).parents[2] / "binlogd"
 STANDARD = {"_asdict", "_exit", "_current_frames", "_abc_impl"}
@@ -243,6 +245,13 @@ async def test_aiosqlite_runs_what_it_is_given_in_the_thread_of_its_connection()
     async with aiosqlite.connect(":memory:") as connection:
         hop: Any = connection._execute
         assert (await hop(lambda: connection._conn.execute("SELECT 1").fetchone())) == (1,)
+
+
+async def test_nobody_waits_for_the_thread_of_a_connection_that_aiosqlite_has_not_begun() -> None:
+    async with connection_to(":memory:") as connection:
+        assert isinstance(connection._thread, threading.Thread)
+        assert connection._thread.is_alive()
+        assert connection._thread.daemon
 
 
 def test_aiokafkas_producer_is_let_go_as_we_do_it() -> None:

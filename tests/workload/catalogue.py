@@ -53,7 +53,7 @@ def meta_key(hash_name: str, member: str) -> bytes:
     return (
         b"m"
         + datum.memcomparable(hash_name.encode())
-        + datum.comparable_uint(ord("h"))
+        + ord("h").to_bytes(8, "big")
         + datum.memcomparable(member.encode())
     )
 

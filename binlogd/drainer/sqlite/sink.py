@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiosqlite
 import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -44,6 +43,7 @@ from binlogd.errors import (
     StatementRejected,
     UnsupportedDdl,
 )
+from binlogd.host.database import Connection, connection_to
 from binlogd.ports import Disk
 from binlogd.tidb.model import TableAt, table_from_json, table_to_json
 from binlogd.tso import Tso
@@ -99,7 +99,7 @@ class SqliteSink:
         self._path, self._disk, self._lock_wait_s = path, disk, lock_wait_s
         self._row_not_found, self._rows_not_found = row_not_found, 0
         self._tells_missing, self._passed_over = tells_missing, passed_over
-        self._connection: aiosqlite.Connection | None = None
+        self._connection: Connection | None = None
         self._catalog = ReplicaCatalog({})
         self._writers: dict[tuple[int, int], tuple[TableAt, SqliteRowWriter]] = {}
         self._pending = PendingTransactions(_LIMITS)
@@ -115,7 +115,7 @@ class SqliteSink:
         """
         try:
             await self._disk.make_directory(self._path.parent)
-            self._connection = connection = await aiosqlite.connect(
+            self._connection = connection = await connection_to(
                 self._path, isolation_level=None, timeout=self._lock_wait_s
             )
             await connection.execute("PRAGMA journal_mode = WAL")

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import aiosqlite
-
 from binlogd.binlog import BinlogType
+from binlogd.host.database import Connection, connection_to
 from binlogd.log.index_file import (
     MARKS_QUERY,
     SEGMENTS_QUERY,
@@ -82,7 +81,7 @@ class Row(NamedTuple):
 class IndexAudit:
     """Give it every record by `records`, then ask `rows_without_record`."""
 
-    def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
+    def __init__(self, path: Path, connection: Connection) -> None:
         self.path = path
         self.matched_rows = 0
         self._connection = connection
@@ -92,7 +91,7 @@ class IndexAudit:
     @asynccontextmanager
     async def open(cls, path: Path) -> AsyncIterator[IndexAudit]:
         """Opens it to read. Raises sqlite3.Error."""
-        async with aiosqlite.connect(f"file:{quote(str(path))}?mode=ro", uri=True) as connection:
+        async with connection_to(f"file:{quote(str(path))}?mode=ro", uri=True) as connection:
             await connection.execute(_SEEN)
             await connection.execute("CREATE TEMP TABLE rolled_back (start_ts INTEGER PRIMARY KEY)")
             yield cls(path, connection)

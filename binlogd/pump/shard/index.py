@@ -20,11 +20,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiosqlite
 import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
+from binlogd.host.database import Connection, connection_to
 from binlogd.log import tally
 from binlogd.log.index_file import (
     FORMAT,
@@ -103,9 +103,7 @@ class LateKept(NamedTuple):
 class SqliteIndex:
     """One database with a connection to write and one to read, each with its own thread."""
 
-    def __init__(
-        self, path: Path, writer: aiosqlite.Connection, reader: aiosqlite.Connection
-    ) -> None:
+    def __init__(self, path: Path, writer: Connection, reader: Connection) -> None:
         self.path = path
         self._writer = writer
         self._reader = reader
@@ -402,12 +400,12 @@ class _Translated:
             raise IndexUnavailable(self._path, str(error)) from error
 
 
-async def _connect(path: Path, busy_timeout_s: float) -> aiosqlite.Connection:
+async def _connect(path: Path, busy_timeout_s: float) -> Connection:
     with _Translated(path):
-        return await aiosqlite.connect(path, timeout=busy_timeout_s)
+        return await connection_to(path, timeout=busy_timeout_s)
 
 
-async def _check_format(path: Path, writer: aiosqlite.Connection) -> None:
+async def _check_format(path: Path, writer: Connection) -> None:
     await writer.execute("INSERT OR IGNORE INTO marks VALUES ('format', ?)", (FORMAT,))
     await writer.commit()
     rows = list(await writer.execute_fetchall("SELECT value FROM marks WHERE name = 'format'"))

@@ -316,7 +316,7 @@ class EtcdClient:
             raise _Unsent(str(error) or "no connection in time") from error
         try:
             with woken_cleanly():
-                return await _unary(channel, path, message, self._deadline_s)
+                return await _unary(channel, path, message)
         except GRPCError as error:
             if error.status in _FINAL:
                 raise EtcdRefused(error.status.name, error.message or "") from error
@@ -343,10 +343,8 @@ class EtcdClient:
         return said
 
 
-async def _unary(channel: Channel, path: str, message: bytes, deadline_s: float) -> bytes:
-    async with channel.request(
-        path, Cardinality.UNARY_UNARY, bytes, bytes, timeout=deadline_s
-    ) as stream:
+async def _unary(channel: Channel, path: str, message: bytes) -> bytes:
+    async with channel.request(path, Cardinality.UNARY_UNARY, bytes, bytes) as stream:
         await stream.send_message(message, end=True)
         return await stream.recv_message() or b""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -234,3 +235,18 @@ async def test_a_pump_that_closes_ends_the_stream() -> None:
         assert len((await anext(pulls)).binlogs) == 1
     with pytest.raises(PumpUnavailable):
         await anext(pulls)
+
+
+async def test_a_connection_that_is_lost_at_the_deadline_is_a_failure_and_no_cancellation() -> None:
+    """A busy machine has both in one turn of the loop; the task ended as if it were cancelled."""
+    limits = ClientLimits(deadline_s=0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with PumpClient(*listening.getsockname(), cluster_id=1, limits=limits) as client:
+            asking = asyncio.create_task(client.probe())
+            listening.setblocking(False)
+            accepted, _ = await asyncio.get_running_loop().sock_accept(listening)
+            await asyncio.sleep(0.1)
+            accepted.close()
+            time.sleep(0.5)  # noqa: ASYNC251 - the machine is busy
+            with pytest.raises(PumpUnavailable):
+                await asking

@@ -22,7 +22,7 @@ MADE = {
     "k-schemaver": meta_keys.string_key(meta_keys.SCHEMA_VERSION),
     "k-diff": meta_keys.string_key(b"Diff:26"),
     "k-dbs": meta_keys.hash_key(meta_keys.DATABASES, meta_keys.database_name(2)),
-    "k-table": meta_keys.hash_key(meta_keys.database_name(2), meta_keys.table_field(56)),
+    "k-table": meta_keys.hash_key(meta_keys.database_name(2), b"Table:56"),
     "k-ddlhist-prefix": meta_keys.hash_range(meta_keys.HISTORY).begin,
     "k-record": meta_keys.record_key(43, 42451),
     "k-region": meta_keys.pd_key(meta_keys.record_key(43, 42451)),

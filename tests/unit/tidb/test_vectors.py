@@ -158,7 +158,7 @@ DOUBLES_WITH_POINT = {
 COMPARABLE: dict[str, tuple[Column, Value, bytes]] = {
     "c-int-1": (INT, 1, b"\x03" + datum.comparable_int(1)),
     "c-int--1": (INT, -1, b"\x03" + datum.comparable_int(-1)),
-    "c-uint": (BIGINT_UNSIGNED, (1 << 64) - 1, b"\x04" + datum.comparable_uint((1 << 64) - 1)),
+    "c-uint": (BIGINT_UNSIGNED, (1 << 64) - 1, b"\x04" + b"\xff" * 8),
     "c-str": (VARCHAR, b"111", b"\x01" + datum.memcomparable(b"111")),
     "d-time-handle": (
         TIME,
@@ -393,9 +393,9 @@ KEYS = {
         b"\x01"
         + datum.memcomparable(b"aaa")
         + b"\x04"
-        + datum.comparable_uint(times.packed_time("2020-01-01")),
+        + times.packed_time("2020-01-01").to_bytes(8, "big"),
     ),
-    "k-ddlhist": field(b"DDLJobHistory", datum.comparable_uint(888)),
+    "k-ddlhist": field(b"DDLJobHistory", (888).to_bytes(8, "big")),
     "k-ddlhist-prefix": meta(b"DDLJobHistory", b"h"),
     "k-tid": field(b"DB:1", b"TID:3"),
     "k-tid2": field(b"DB:56", b"TID:108"),
