@@ -26,8 +26,7 @@ from binlogd.host.threads import Threads
 from binlogd.ports import AppendFile, Disk, DiskLock, Space
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
-_RUN_BYTES = 4 << 20
+_PACKED_BYTES = 4 << 20
 _CHECKSUM_BYTES = 1 << 20
 _LARGE_BYTES = 1 << 20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -62,7 +61,7 @@ class PosixDisk:
         return PosixAppendFile(self._hop, descriptor, size)
 
     async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each (offset, length); neighbours are read in one system call."""
+        """The bytes of each (offset, length), all in one hop."""
         return await self._hop(lambda: _read(path, ranges))
 
     async def content(self, path: Path) -> bytes:
@@ -294,7 +293,7 @@ class _Packing:
     def step(self) -> bool:
         """Packs some megabytes; False at the end of the file."""
         with self._in_use:
-            part = self._from.read(_RUN_BYTES)
+            part = self._from.read(_PACKED_BYTES)
             self._gzip.write(part)
         return bool(part)
 
@@ -351,35 +350,11 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def _read(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    found: list[bytes] = [b""] * len(ranges)
-    order = sorted(range(len(ranges)), key=ranges.__getitem__)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        at = 0
-        while at < len(order):
-            until, begin, end = _run(ranges, order, at)
-            content = _pread_all(descriptor, begin, end - begin)
-            for index in order[at:until]:
-                offset, length = ranges[index]
-                found[index] = content[offset - begin : offset - begin + length]
-            at = until
+        return [_pread_all(descriptor, offset, length) for offset, length in ranges]
     finally:
         os.close(descriptor)
-    return found
-
-
-def _run(ranges: Sequence[tuple[int, int]], order: list[int], at: int) -> tuple[int, int, int]:
-    """The neighbours from `at` on that one read gets: where they end in order, and in the file."""
-    begin, length = ranges[order[at]]
-    end = begin + length
-    at += 1
-    while at < len(order):
-        offset, length = ranges[order[at]]
-        if offset > end + _GAP_BYTES or offset + length - begin > _RUN_BYTES:
-            break
-        end = max(end, offset + length)
-        at += 1
-    return at, begin, end
 
 
 def _pread_all(descriptor: int, offset: int, length: int) -> bytes:

@@ -15,22 +15,23 @@ from __future__ import annotations
 
 import struct
 from mmap import mmap
+from typing import Final
 
 import google_crc32c
 
 from binlogd.log.scan import Framing, mismatch
 from binlogd.tso import Tso
 
-RECORD_MAGIC = 0x823A56E8
+RECORD_MAGIC: Final = 0x823A56E8
 FOOTER_MAGIC = 0x123AB922
-HEADER_BYTES = 16
+HEADER_BYTES: Final = 16
 FOOTER_BYTES = 12
 PAYLOAD_BYTES_MAX = (1 << 32) - 1
 """A gRPC message counts its bytes in 32 bits, so no writer ever had a longer payload."""
 
-_HEADER = struct.Struct("<IQI")
-_HEADER_START = struct.Struct("<IQ")
-_FOOTER = struct.Struct("<qI")
+_HEADER: Final = struct.Struct("<IQI")
+_HEADER_START: Final = struct.Struct("<IQ")
+_FOOTER: Final = struct.Struct("<qI")
 _MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
 
 
@@ -44,11 +45,11 @@ def header_for(length: int, checksum: int) -> bytes:
     return _HEADER.pack(RECORD_MAGIC, length, checksum)
 
 
-def expected_checksum(header: bytes, *, length: int) -> int | str:
+def expected_checksum(data: bytes, at: int = 0, *, length: int) -> int | str:
     """What the CRC-32C of a payload of known length must be, or what is wrong with its header."""
-    if len(header) < HEADER_BYTES:
-        return f"the file ends after {len(header)} of {HEADER_BYTES + length} bytes"
-    magic, found_length, checksum = _HEADER.unpack_from(header)
+    if len(data) < at + HEADER_BYTES:
+        return f"the file ends after {max(0, len(data) - at)} of {HEADER_BYTES + length} bytes"
+    magic, found_length, checksum = _HEADER.unpack_from(data, at)
     if magic != RECORD_MAGIC:
         return f"wrong magic {magic:08x}"
     if found_length != length:
@@ -61,16 +62,19 @@ def encode(payload: bytes) -> bytes:
     return header(payload) + payload
 
 
-def decode(record: bytes, *, length: int) -> bytes | str:
-    """The payload of a record whose payload length is known, or what is wrong with it."""
-    if len(record) < HEADER_BYTES + length:
-        return f"the file ends after {len(record)} of {HEADER_BYTES + length} bytes"
-    checksum = expected_checksum(record, length=length)
-    if isinstance(checksum, str):
-        return checksum
-    payload = record[HEADER_BYTES : HEADER_BYTES + length]
-    found = google_crc32c.value(payload)
-    return payload if found == checksum else mismatch(found, checksum)
+def decode(data: bytes, at: int = 0, *, length: int) -> bytes | str:
+    """The payload of the record at an offset whose payload length is known, or what is wrong with
+    it."""
+    end = at + HEADER_BYTES + length
+    payload = data[at + HEADER_BYTES : end]
+    if len(payload) == length and data[at : at + HEADER_BYTES] == header(payload):
+        return payload
+    if len(data) < end:
+        return f"the file ends after {max(0, len(data) - at)} of {HEADER_BYTES + length} bytes"
+    checksum = expected_checksum(data, at, length=length)
+    return (
+        checksum if isinstance(checksum, str) else mismatch(google_crc32c.value(payload), checksum)
+    )
 
 
 def payload_at(data: bytes | mmap, at: int) -> bytes | None:

@@ -8,7 +8,8 @@ all of them to the same numbers. Source: encoding/binary of Go, varint.go.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from struct import Struct
+from typing import TYPE_CHECKING, Final
 
 from binlogd.errors import CorruptRow
 
@@ -63,6 +64,8 @@ def uvarint(value: int) -> bytes:
     """An unsigned integer of 64 bits; a negative one takes ten bytes, as protobuf's int64 does."""
     if 0 <= value < _SHORT_MAX:
         return _SHORT[value]
+    if 1 << 56 <= value < 1 << 62:
+        return _nine_bytes(value)  # a timestamp of TiDB
     value &= UINT64_MASK
     body = bytearray()
     while value > 0x7F:
@@ -72,13 +75,28 @@ def uvarint(value: int) -> bytes:
     return bytes(body)
 
 
+def _nine_bytes(value: i64) -> bytes:
+    first_seven = (
+        value & 0x7F
+        | (value & 0x7F << 7) << 1
+        | (value & 0x7F << 14) << 2
+        | (value & 0x7F << 21) << 3
+        | (value & 0x7F << 28) << 4
+        | (value & 0x7F << 35) << 5
+        | (value & 0x7F << 42) << 6
+    )
+    eighth = (value >> 49 & 0x7F) - 0x80  # with its bit of continuation, as a signed byte
+    return _NINE.pack(first_seven | 0x80808080808080 | eighth << 56, value >> 56)
+
+
 def varint(value: int) -> bytes:
     """The zig-zag form of a signed integer of 64 bits."""
     return uvarint((value << 1) ^ (value >> 63))
 
 
-_SHORT_MAX = 1 << 12
-_SHORT = [
+_NINE: Final = Struct("<qB")
+_SHORT_MAX: Final = 1 << 12
+_SHORT: Final = [
     bytes((each,)) if each < 0x80 else bytes((each & 0x7F | 0x80, each >> 7))
     for each in range(_SHORT_MAX)
 ]

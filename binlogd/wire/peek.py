@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import MalformedBinlog
@@ -32,7 +32,7 @@ from binlogd.wire.fields import (
 from binlogd.wire.mutation import Mutation as Mutation
 from binlogd.wire.mutation import encode_table_mutation, table_mutation
 
-NO_DDL = b"\x38\x00\x40\x00"
+NO_DDL: Final = b"\x38\x00\x40\x00"
 """How the canonical form ends of all binlogs but those of a DDL."""
 _TABLES = 0x12  # the tag of PrewriteValue.mutations
 _TABLE_ID = 0x08  # the tag of TableMutation.table_id
@@ -99,16 +99,23 @@ def plain_numbers(payload: bytes) -> tuple[int, int, int] | None:
     head = _TIMESTAMPS.match(payload)
     if head is None:
         return None
-    at = head.end()
+    if not _plain_value_at(payload, head.end()):
+        return None
+    return payload[1], int64(head[2]), int64(head[3])
+
+
+def _plain_value_at(payload: bytes, at: int) -> int:
+    """Where fields 5 to 8 begin, if what stands at `at` is the rest of a canonical payload that is
+    no DDL; 0 otherwise."""
+    value_at = 0
     try:
         for tag in _IN_ORDER:
             if payload[at] == tag:
                 _, at = _content(payload, at + 1)
+            value_at = value_at or at
     except (IndexError, MalformedBinlog):
-        return None
-    if payload[at:] != NO_DDL:
-        return None
-    return payload[1], int64(head[2]), int64(head[3])
+        return 0
+    return value_at if payload[at:] == NO_DDL else 0
 
 
 def prewrite_key(payload: bytes) -> bytes:
@@ -201,13 +208,15 @@ def join(prewrite: bytes, commit: bytes) -> bytes:
 def join_of(start_ts: int, commit_ts: int, commit: bytes, prewrite: bytes | None) -> bytes | None:
     """`join` of the records of just this transaction, the commit alone without a prewrite; None
     where one of them is of another. Raises MalformedBinlog."""
-    of_commit = _marks(commit)
-    of_prewrite = None if of_commit is None or prewrite is None else _marks(prewrite)
-    if of_commit is not None and of_prewrite is not None and prewrite is not None:
-        told, asked = of_commit.head, of_prewrite.head
-        if told[2] != asked[2] or asked[1] != b"\0" or int64(told[3]) != commit_ts:
-            return None
-        return commit[: of_commit.value_at] + prewrite[of_prewrite.value_at :]
+    if prewrite is not None:  # told by their first bytes, as nearly always
+        started = uvarint(start_ts)
+        head = b"\x08\x01\x10" + started + b"\x18" + uvarint(commit_ts)
+        head_of_prewrite = b"\x08\x00\x10" + started + b"\x18\x00"
+        if commit.startswith(head) and prewrite.startswith(head_of_prewrite):
+            told = _plain_value_at(commit, len(head))
+            asked = _plain_value_at(prewrite, len(head_of_prewrite))
+            if told and asked:
+                return commit[:told] + prewrite[asked:]
     if peek(commit)[1:3] != (start_ts, commit_ts):
         return None
     if prewrite is None:
@@ -349,7 +358,7 @@ def encode_mutations(schema_version: int, tables: list[Mutation]) -> bytes:
 
 _MINIMAL = rb"([\x80-\xff]{0,8}[\x01-\x7f]|\x00|[\x80-\xff]{9}\x01)"
 _TIMESTAMPS = re.compile(rb"\x08([\x00-\x7f])\x10" + _MINIMAL + rb"\x18" + _MINIMAL)
-_IN_ORDER = (0x22, 0x2A, 0x32)  # tags of the fields between timestamps and DDL
+_IN_ORDER: Final = (0x22, 0x2A, 0x32)  # tags of the fields between timestamps and DDL
 _DDL_NUMBERS = re.compile(rb"\x38" + _MINIMAL + rb"\x40[\x00-\x7f]")
 
 

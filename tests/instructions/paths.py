@@ -33,6 +33,7 @@ from binlogd.log.pointer import FIRST, FileId, Place
 from binlogd.merge.merge import Merge
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.relay.frame import FrameKind, RelayEntry, encode_entries, encode_frame
@@ -50,7 +51,8 @@ from tests.bench.bench_decode import first_table
 from tests.bench.bench_file_sink import txns_of
 from tests.bench.bench_translate import prepared, walk_s
 from tests.bench.load import inserts, mixed, updates
-from tests.bench.pump_load import BASE, batches, prewrites, running_pump
+from tests.bench.port_load import Wire, behind_port, pulled_bytes
+from tests.bench.pump_load import BASE, batches, last_commit, prewrites, running_pump
 from tests.sim.disk import SimDisk
 from tests.sim.loop import simulated
 from tests.sim.network import NetLoop, SimNetwork
@@ -155,6 +157,46 @@ def pump_write() -> Iterator[Work]:
                     assert not any(await pump.write(batch))
 
     yield Work(_on_a_loop(run), TXNS * 2, "binlog")
+
+
+@contextmanager
+def _served(home: Path) -> Iterator[tuple[asyncio.Runner, Pump, Wire]]:
+    """A Pump behind its port, and one client."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        ready: asyncio.Future[tuple[Pump, Wire]] = runner.get_loop().create_future()
+        over = asyncio.Event()
+
+        async def serve() -> None:
+            async with running_pump(home, shards=2) as pump, behind_port(pump) as port:
+                wire = await Wire.to(port)
+                ready.set_result((pump, wire))
+                await over.wait()
+                wire.close()
+
+        async def end() -> None:
+            over.set()
+            await serving
+
+        serving = runner.get_loop().create_task(serve())
+        pump, wire = runner.get_loop().run_until_complete(ready)
+        yield runner, pump, wire
+        runner.run(end())
+
+
+def pull() -> Iterator[Work]:
+    """Stored transactions from index and log through gRPC, to a client that reads frame heads."""
+    stored = TXNS * 4
+    with TemporaryDirectory() as home:
+
+        async def fill() -> None:
+            async with running_pump(Path(home), shards=2) as pump:
+                for batch in batches(stored, GROUP, payload_bytes=200):
+                    assert not any(await pump.write(batch))
+
+        asyncio.run(fill())
+        with _served(Path(home)) as (runner, pump, wire):
+            data_bytes = runner.run(pulled_bytes(pump, last_commit(stored)))
+            yield Work(lambda: runner.run(wire.pull(NO_TS, data_bytes)), stored, "transaction")
 
 
 def merge() -> Iterator[Work]:
@@ -383,7 +425,8 @@ PATHS: dict[str, Callable[[], Iterator[Work]]] = {
     path.__name__: path
     for path in (
         varints, encode_row, decode_row, json_documents, record_frame, scan, calls, sorter, merge,
-        append, index, pump_write, timestamps, literals, translate, walk, relay, messages,
+        append, index, pump_write, pull, timestamps, literals, translate, walk,
+        relay, messages,
     )
 }  # fmt: skip
 

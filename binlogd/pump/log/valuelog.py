@@ -37,6 +37,7 @@ from binlogd.log.pointer import (
     segment_fid,
     segment_name,
 )
+from binlogd.log.runs import cut, runs
 from binlogd.log.scan import End, Ending, resumes, scan
 from binlogd.ports import AppendFile, Disk
 from binlogd.pump.log import pieces
@@ -276,26 +277,18 @@ class ValueLog:
             raise
 
     async def _read(self, places: Sequence[Place]) -> list[bytes]:
-        by_segment: dict[FileId, list[int]] = {}
-        for index, place in enumerate(places):
-            by_segment.setdefault(place.fid, []).append(index)
         payloads = [b""] * len(places)
-        for fid, indexes in by_segment.items():
-            ranges = [
-                (places[index].offset, record.HEADER_BYTES + places[index].length)
-                for index in indexes
-            ]
+        for fid, some in runs(places):
+            path = self.path(fid)
             try:
-                stretches = await self._disk.read(self.path(fid), ranges)
+                blocks = await self._disk.read(path, [(run.begin, run.length) for run in some])
             except FileNotFoundError as error:
-                raise CorruptRecord(self.path(fid), ranges[0][0], "no such segment") from error
+                raise CorruptRecord(path, some[0].begin, "no such segment") from error
             except OSError as error:
-                raise LogFailed(self.path(fid), error) from error
-            for index, stretch in zip(indexes, stretches, strict=True):
-                payload = record.decode(stretch, length=places[index].length)
-                if isinstance(payload, str):
-                    raise CorruptRecord(self.path(fid), places[index].offset, payload)
-                payloads[index] = payload
+                raise LogFailed(path, error) from error
+            for run, block in zip(some, blocks, strict=True):
+                if (wrong := cut(block, run, places, payloads)) is not None:
+                    raise CorruptRecord(path, *wrong)
         return payloads
 
     def pieces(self, place: Place) -> AsyncGenerator[bytes, None]:

@@ -39,6 +39,7 @@ from binlogd.log.index_file import (
 )
 from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.pump.log.entry import Entry
+from binlogd.pump.shard.found import FoundCommit, found_commits
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 _SCHEMA = """
@@ -74,15 +75,6 @@ _STORED = {int, type(None)}
 _Row = tuple[object, ...]
 _Statement = tuple[str, Sequence[_Row]]
 """What is executed for each of some rows."""
-
-
-class FoundCommit(NamedTuple):
-    """A commit (or a fake, start_ts == commit_ts) and where its prewrite stands, if it is known."""
-
-    commit_ts: Tso
-    start_ts: Tso
-    place: Place
-    prewrite: Place | None
 
 
 class LateRow(NamedTuple):
@@ -251,17 +243,7 @@ class SqliteIndex:
 
     async def commits_after(self, after: Tso, *, upto: Tso, limit: int) -> list[FoundCommit]:
         """Commits and fakes with after < commit_ts <= upto, in order, the first `limit`."""
-        return [
-            FoundCommit(
-                commit_ts,
-                start_ts,
-                Place(fid, offset, length),
-                None if of_fid is None else Place(of_fid, of_offset, of_length),
-            )
-            for commit_ts, start_ts, fid, offset, length, of_fid, of_offset, of_length in (
-                await self._rows(_COMMITS_AFTER, (after, upto, limit))
-            )
-        ]
+        return found_commits(await self._rows(_COMMITS_AFTER, (after, upto, limit)))
 
     async def doubtful(self, after: Tso) -> list[tally.Tally]:
         """The stretches of the log with commits behind `after` that do not hold what was filed of

@@ -13,7 +13,7 @@ over a commit whose prewrite is missing; here that ends the pull with an error).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from io import BytesIO
@@ -24,9 +24,8 @@ import structlog
 from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import Behind, CorruptRecord
 from binlogd.log.pointer import Place
-from binlogd.log.record import HEADER_BYTES
 from binlogd.pump.budget import Budget
-from binlogd.pump.shard.index import FoundCommit
+from binlogd.pump.shard.found import FoundCommit
 from binlogd.pump.shard.shard import Shard
 from binlogd.pump.shard.window import Kept
 from binlogd.tso import NO_TS, Tso
@@ -61,6 +60,7 @@ class ShardSource:
     def __init__(self, shard: Shard, options: PullOptions, room: Budget) -> None:
         self._shard = shard
         self._options = options
+        self._large_bytes = options.large_bytes
         self._room = room
 
     @property
@@ -131,10 +131,8 @@ class ShardSource:
         lost = [each for each in kept if _is_elsewhere(each) and each.place is None]
         if lost:
             await self._locate(lost)
-            kept, reached = self._cut(kept, [each.whole_bytes for each in kept], reached)
-        kept, reached, next_bytes = self._apart(
-            kept, lambda each: each.whole_bytes, reached, alone=alone
-        )
+            kept, reached = self._cut(kept, reached)
+        kept, reached, next_bytes = self._apart(kept, reached, alone=alone)
         fetched = await self._fetched([each for each in kept if _is_elsewhere(each)])
         real = {each.commit_ts for each in kept if not each.is_fake}
         binlogs = []
@@ -203,7 +201,7 @@ class ShardSource:
 
     async def _from_index(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
         found, reached = await self._found(after, upto)
-        found, reached, next_bytes = self._apart(found, _whole_bytes, reached, alone=alone)
+        found, reached, next_bytes = self._apart(found, reached, alone=alone)
         real = {each.commit_ts for each in found if each.start_ts != each.commit_ts}
         whole = []
         for each in found:
@@ -214,19 +212,18 @@ class ShardSource:
                 self._orphan(each.start_ts, each.commit_ts, each.place)
             else:
                 whole.append(each)
+        places = [each.place for each in whole]
         prewrites = [
-            each.prewrite
-            for each in whole
-            if each.prewrite is not None and not self._is_large(each.prewrite)
+            None if place is None or self._is_large(place) else place
+            for place in [each.prewrite for each in whole]
         ]
-        payloads = await self._shard.log.read([*(each.place for each in whole), *prewrites])
+        payloads = await self._shard.log.read([*places, *filter(None, prewrites)])
         of_prewrite = iter(payloads[len(whole) :])
         binlogs = []
-        for each, payload in zip(whole, payloads, strict=False):
-            is_large = each.prewrite is not None and self._is_large(each.prewrite)
-            prewrite = None if each.prewrite is None or is_large else next(of_prewrite)
+        for each, place, payload in zip(whole, prewrites, payloads, strict=False):
+            prewrite = None if place is None else next(of_prewrite)
             payload = self._whole(each.start_ts, each.commit_ts, payload, prewrite)
-            if each.prewrite is not None and is_large:
+            if place is None and each.prewrite is not None:  # a large one
                 payload = await self._joined(each.prewrite, payload)
             binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
         return Pulled(binlogs, reached, next_bytes)
@@ -258,7 +255,7 @@ class ShardSource:
                 break
             limit *= 2
         self._check_not_gone(after)  # what was deleted meanwhile was perhaps not found for that
-        return self._cut(found, [_whole_bytes(each) for each in found], upto)
+        return self._cut(found, upto)
 
     async def _check_filed(self, after: Tso) -> None:
         """Raises IndexUnavailable where the index lacks commits behind `after` that were filed."""
@@ -276,25 +273,18 @@ class ShardSource:
                         break
         index.compared(after)
 
-    def _cut(
-        self, commits: list[AnyCommit], sizes: Sequence[int], reached: Tso
-    ) -> tuple[list[AnyCommit], Tso]:
+    def _cut(self, commits: list[AnyCommit], reached: Tso) -> tuple[list[AnyCommit], Tso]:
         """As many commits as one batch may hold, and how far they reach; those of one commit_ts
         stay together."""
-        size = 0
+        size, bytes_max = 0, self._options.bytes_max
         for at, each in enumerate(commits):
-            if size >= self._options.bytes_max and each.commit_ts > commits[at - 1].commit_ts:
+            if size >= bytes_max and each.commit_ts > commits[at - 1].commit_ts:
                 return commits[:at], commits[at - 1].commit_ts
-            size += sizes[at]
+            size += each.whole_bytes
         return commits, reached
 
     def _apart(
-        self,
-        commits: list[AnyCommit],
-        size_of: Callable[[AnyCommit], int],
-        reached: Tso,
-        *,
-        alone: bool,
+        self, commits: list[AnyCommit], reached: Tso, *, alone: bool
     ) -> tuple[list[AnyCommit], Tso, int]:
         """The commits before the first large one, how far they reach, and its size, 0 if none is
         large; with `alone` those of the first commit_ts only, for that is the one announced."""
@@ -302,13 +292,13 @@ class ShardSource:
             first_ts = commits[0].commit_ts
             return [each for each in commits if each.commit_ts == first_ts], first_ts, 0
         for each in commits:
-            if size_of(each) > self._options.large_bytes:
+            if each.whole_bytes > self._large_bytes:
                 before = [other for other in commits if other.commit_ts < each.commit_ts]
-                return before, Tso(each.commit_ts - 1), size_of(each)
+                return before, Tso(each.commit_ts - 1), each.whole_bytes
         return commits, reached, 0
 
     def _is_large(self, place: Place) -> bool:
-        return place.length > self._options.large_bytes
+        return place.length > self._large_bytes
 
     def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Place | None) -> None:
         """A commit whose prewrite this log never had."""
@@ -327,11 +317,3 @@ class ShardSource:
 
 def _is_elsewhere(kept: Kept) -> bool:
     return kept.prewrite is None and not kept.is_fake
-
-
-def _whole_bytes(found: FoundCommit) -> int:
-    return _bytes(found.place) + (_bytes(found.prewrite) if found.prewrite else 0)
-
-
-def _bytes(place: Place) -> int:
-    return place.length + HEADER_BYTES

@@ -110,7 +110,7 @@ async def answers(shard: Shard, history: History) -> Answers:
             gone = (segment.gone_ts for segment in segments if segment.fid <= fid)
             assert max(gone) >= each.commit_ts
     return Answers(
-        commits=list(commits),
+        commits=[(x.commit_ts, x.start_ts, x.place, x.prewrite) for x in commits],
         prewrites=dict(await shard.index.prewrites(starts)),
         outcomes=outcomes,
         segments=[replace(each, needed_ts=NO_TS, checksum=None) for each in segments],
