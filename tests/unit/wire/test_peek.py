@@ -81,6 +81,15 @@ def test_fields_in_any_order_repeated_and_unknown_are_put_right() -> None:
     assert peek.canonical(expected) is expected
 
 
+def test_a_group_ends_by_its_depth_whatever_number_its_end_has() -> None:
+    """As with skipBinlog of tipb, which was asked: it does not look at the number."""
+    group = b"\xc3\x06\x18\x07\x4b\x22\x01k\x54\x2a\x01v\xc4\x0f"  # 104 to 248, and 9 to 10 in it
+    payload = b"\x08\x00\x10\x01\x18\x02" + group + b"\x38\x03\x40\x00"
+    assert peek.peek(payload) == (0, 1, 2, 3)
+    assert peek.body(payload) == (b"", b"", 3, 0)
+    assert peek.canonical(payload) == b"\x08\x00\x10\x01\x18\x02\x38\x03\x40\x00" + group
+
+
 @pytest.mark.parametrize(
     ("payload", "words"),
     [
