@@ -90,42 +90,28 @@ class PbReader:
             raise _corrupt(error) from error
 
     def _named(self, payload: bytes) -> NamedTransaction:
-        commit_ts, ddl = 0, None
-        data: list[tuple[int, int]] = []
-        for number, begin, end in _spans(payload, 0, len(payload)):
-            if number == 2:
-                commit_ts, _ = read_uvarint(payload, begin)
-            elif number == 3:
-                data.append((begin, end))
-            elif number == 4:
-                ddl = without_use(payload[begin:end].decode(errors="surrogateescape"))
+        commit_ts, ddl, data = _outline(payload)
 
         def rows() -> Iterator[NamedRow]:
             try:
                 for begin, end in data:
-                    for number, at, stop in _spans(payload, begin, end):
-                        if number == 1:
+                    for tag, at, stop in _spans(payload, begin, end):
+                        if tag == _EVENTS_TAG:
                             yield _named_row(self._event(payload[at:stop]))
             except _MALFORMED as error:
                 raise _corrupt(error) from error
 
-        return NamedTransaction(Tso(commit_ts), ddl, rows)
+        return NamedTransaction(commit_ts, None if ddl is None else without_use(ddl), rows)
 
     def _transaction(self, payload: bytes) -> PbTransaction:
-        commit_ts, ddl = 0, ""
-        events: list[PbEvent] = []
-        for number, value in _fields(payload):
-            if number == 2 and isinstance(value, int):
-                commit_ts = value
-            elif number == 3 and isinstance(value, bytes):
-                events += [
-                    self._event(data)
-                    for n, data in _fields(value)
-                    if n == 1 and isinstance(data, bytes)
-                ]
-            elif number == 4 and isinstance(value, bytes):
-                ddl = value.decode(errors="surrogateescape")
-        return PbTransaction(Tso(commit_ts), ddl, tuple(events))
+        commit_ts, ddl, data = _outline(payload)
+        events = tuple(
+            self._event(payload[at:stop])
+            for begin, end in data
+            for tag, at, stop in _spans(payload, begin, end)
+            if tag == _EVENTS_TAG
+        )
+        return PbTransaction(commit_ts, ddl or "", events)
 
     def _event(self, data: bytes) -> PbEvent:
         database = table = ""
@@ -141,7 +127,7 @@ class PbReader:
                 kind = RowKind(size)
                 continue
             stop = at + size
-            if stop > end or tag & 7 != 2:
+            if stop > end or tag & 7 != 2 or tag == _NO_FIELD:
                 raise ValueError(f"a field with tag {tag} of {size} bytes in an event")
             if tag == _ROW_TAG:
                 name, column = self._column(data, at, stop)
@@ -177,10 +163,8 @@ class PbReader:
 
     def _odd_column(self, data: bytes, head_bytes: int) -> tuple[str, PbColumn]:
         """A column of any layout; remembers its head if it is of the usual one."""
-        parts: dict[int, bytes] = {}
-        for number, part in _fields(data):
-            if isinstance(part, bytes):
-                parts[number] = part
+        spans = _spans(data, 0, len(data))
+        parts = {tag >> 3: data[at:end] for tag, at, end in spans if tag & 7 == 2}
         name, tp, kind = (parts.get(number, b"") for number in (1, 2, 3))
         head = _Head(name.decode(), tp[0] if tp else 0, kind.decode())
         usual = b"".join((b"\x0a", data[1:2], name, b"\x12", bytes((len(tp),)), tp, b"\x1a"))
@@ -232,6 +216,8 @@ def _without_end(statement: str) -> str:
 
 
 _HEADS_KEPT_MAX = 10_000
+_FIELDS, _DATA_TAG, _DDL_TAG = 4, 0x1A, 0x22
+_EVENTS_TAG, _NO_FIELD = 0x0A, 0x02
 _DATABASE_TAG, _TABLE_TAG, _KIND_TAG, _ROW_TAG = 0x0A, 0x12, 0x18, 0x22
 _VALUE_TAG, _CHANGED_TAG = 0x22, 0x2A
 
@@ -254,43 +240,47 @@ def head_of(payload: bytes) -> PbHead:
 
     Raises CorruptPayload.
     """
+    return _head(payload)[0]
+
+
+def _head(payload: bytes) -> tuple[PbHead, int]:
+    """The head, and where it ends."""
     if payload[:2] not in (b"\x08\x00", b"\x08\x01") or payload[2:3] != b"\x10":
         raise CorruptPayload("the payload is no pb_binlog.Binlog: its type or commit_ts is missing")
     try:
-        commit_ts, _ = read_uvarint(payload, 3)
+        commit_ts, end = read_uvarint(payload, 3)
     except (IndexError, CorruptRow) as error:
         raise CorruptPayload("the payload is no pb_binlog.Binlog: its commit_ts is cut") from error
-    return PbHead(Tso(commit_ts), payload[1] == 1)
+    return PbHead(Tso(commit_ts), payload[1] == 1), end
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = read_uvarint(data, at)
-        number, at = read_uvarint(data, at)
-        if tag & 7 == 2:
-            if at + number > end:
-                raise IndexError("a field is longer than what holds it")
-            yield tag >> 3, data[at : at + number]
-            at += number
-        elif tag & 7 == 0:
-            yield tag >> 3, number
-        else:
-            raise ValueError(f"wire type {tag & 7}")
+def _outline(payload: bytes) -> tuple[Tso, str | None, list[tuple[int, int]]]:
+    """The commit_ts that `head_of` says, the text of a DDL, and where rows begin and end."""
+    head, at = _head(payload)
+    ddl, data = None, []
+    for tag, begin, end in _spans(payload, at, len(payload)):
+        if tag == _DATA_TAG:
+            data.append((begin, end))
+        elif tag == _DDL_TAG:
+            ddl = payload[begin:end].decode(errors="surrogateescape")
+        elif tag >> 3 <= _FIELDS:
+            raise ValueError(f"a field with the tag {tag} behind the head")
+    return head.commit_ts, ddl, data
 
 
 def _spans(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, begin and end of each field; of a varint the begin."""
+    """Tag, begin and end of each field; of a varint the begin."""
+    after: int  # a size has up to 64 bits, whatever the end has
     while at < end:
         tag, at = read_uvarint(data, at)
         size, after = read_uvarint(data, at)
         if tag & 7 == 2:
             at, after = after, after + size
-        elif tag & 7 != 0:
-            raise ValueError(f"wire type {tag & 7}")
+        if tag & 7 not in (0, 2) or tag < 8:  # no field has the number 0
+            raise ValueError(f"a field with the tag {tag}")
         if after > end:
             raise IndexError("a field is longer than what holds it")
-        yield tag >> 3, at, after
+        yield tag, at, after
         at = after
 
 

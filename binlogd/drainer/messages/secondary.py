@@ -28,9 +28,9 @@ from binlogd.drainer.messages.named import (
     NamedTransaction,
     RowKind,
 )
+from binlogd.drainer.messages.pb import head_of
 from binlogd.errors import CorruptPayload, MalformedBinlog
 from binlogd.tidb.columns import Value
-from binlogd.tso import NO_TS, Tso
 from binlogd.wire.fields import end_of, read_uvarint, signed
 
 _OF_BYTES = ("char", "text", "string", "blob", "binary", "geometry")
@@ -79,8 +79,10 @@ def _is_secondary_dml(payload: bytes, dml: _Part) -> bool:
 def decode(payload: bytes) -> NamedTransaction:
     """A serialised `Binlog`. Raises CorruptPayload; rows are decoded when they are asked for."""
     try:
-        parts = {part.number: part for part in _parts(payload, 0, len(payload))}
-        commit_ts = Tso(signed(parts[2].value)) if 2 in parts else NO_TS
+        found = list(_parts(payload, 0, len(payload)))
+        parts = {part.number: part for part in found}
+        if len(parts) < len(found):
+            raise MalformedBinlog("a field is there twice")
         ddl = _ddl(payload, parts[4]) if 4 in parts else None
     except (MalformedBinlog, UnicodeDecodeError) as error:
         raise _corrupt(error) from error
@@ -93,7 +95,7 @@ def decode(payload: bytes) -> NamedTransaction:
         except (MalformedBinlog, ValueError, struct.error) as error:
             raise _corrupt(error) from error
 
-    return NamedTransaction(commit_ts, ddl, rows)
+    return NamedTransaction(head_of(payload).commit_ts, ddl, rows)
 
 
 def _corrupt(error: Exception) -> CorruptPayload:
@@ -216,6 +218,8 @@ def _parts_of(payload: bytes, message: _Part) -> Iterator[_Part]:
 def _parts(payload: bytes, at: int, end: int) -> Iterator[_Part]:
     while at < end:
         tag, at = read_uvarint(payload, at)
+        if tag < 8:
+            raise MalformedBinlog(f"proto: illegal tag 0 (wire type {tag})")
         wire_type, value, stop = tag & 7, 0, at
         if wire_type == _VARINT:
             value, stop = read_uvarint(payload, at)

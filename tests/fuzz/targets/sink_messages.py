@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from binlogd.drainer.messages import pb, secondary
+from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb_write import ddl_binlog, dml_binlog
 from binlogd.errors import CorruptPayload
 from binlogd.tso import Tso
@@ -31,9 +32,12 @@ def run(data: bytes) -> None:
     except CorruptPayload:
         pass
     with contextlib.suppress(CorruptPayload):
-        list(pb.PbReader().named(data).rows())
+        _read(data, pb.PbReader().named(data))
     if secondary.is_secondary(data):
-        try:
-            list(secondary.decode(data).rows())
-        except CorruptPayload:
-            return
+        with contextlib.suppress(CorruptPayload):
+            _read(data, secondary.decode(data))
+
+
+def _read(data: bytes, found: NamedTransaction) -> None:
+    assert pb.head_of(data).commit_ts == found.commit_ts
+    list(found.rows())

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import RowKind
-from binlogd.drainer.messages.pb import PbColumn, PbHead, decode, head_of
+from binlogd.drainer.messages.pb import PbColumn, PbHead, PbReader, decode, head_of
 from binlogd.drainer.messages.pb_rows import ChangeEncoder
 from binlogd.drainer.messages.pb_write import (
     TableEncoder,
@@ -118,6 +119,36 @@ def test_arbitrary_bytes_are_a_transaction_or_corrupt(payload: bytes) -> None:
 
 def column(number: int, tp: int, charset: str = "") -> Column:
     return Column(number, f"c{number}", number - 1, FieldType(tp, charset=charset))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x08\x00\x10\x01\x10\x02",  # a second commit_ts
+        b"\x08\x00\x10\x01\x08\x01",  # a second type
+        b"\x08\x00\x10\x01\x00\x00",  # a field 0
+        b"\x08\x00\x10\x01\x02\x00",
+        b"\x08\x00\x10\x01\x18\x01",  # rows that are a number
+        b"\x10\x01\x08\x00",  # no type at the beginning
+        b"\x10\x01",
+        b"",
+    ],
+)
+def test_whoever_reads_the_whole_refuses_what_the_head_would_not_tell(payload: bytes) -> None:
+    """A tool chooses by the head what it reads whole: one commit_ts for both, or none."""
+    for read in (decode, PbReader().named, lambda data: list(secondary.decode(data).rows())):
+        with pytest.raises(Corrupt):
+            read(payload)
+
+
+@pytest.mark.parametrize("event", [b"\x02\x00", b"\x00\x00"])
+def test_an_event_has_no_field_0(event: bytes) -> None:
+    rows = b"\x0a" + bytes((len(event),)) + event
+    payload = b"\x08\x00\x10\x01\x1a" + bytes((len(rows),)) + rows
+    with pytest.raises(Corrupt):
+        decode(payload)
+    with pytest.raises(Corrupt):
+        list(PbReader().named(payload).rows())
 
 
 @pytest.mark.parametrize(
