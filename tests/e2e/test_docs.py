@@ -91,13 +91,15 @@ class Reader:
 
 
 def pattern(expected: str) -> str:
-    """A line that is `…` stands for any lines, within a line it stands for any characters."""
+    """A line that is `…` stands for any lines, within a line it stands for any characters, and `N`
+    for a number that is not 0."""
     parts = []
     for line in expected.splitlines():
         if line == "…":
             parts.append(r"(?:.*\n)*")
         else:
-            parts.append(re.escape(line.rstrip()).replace("…", ".*") + r" *\n")
+            said = re.escape(line.rstrip()).replace("…", ".*")
+            parts.append(re.sub(r"\bN\b", "[1-9][0-9,]*", said) + r" *\n")
     return "".join(parts)
 
 

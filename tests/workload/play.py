@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("recording", choices=sorted(path.name for path in RECORDINGS.iterdir()))
     parser.add_argument("data_dir", nargs="?", type=Path)
     parser.add_argument("--first", type=int, help="so many binlogs, and no more")
+    parser.add_argument("--no-wait", action="store_true", help="end when all are durable")
     asked = parser.parse_args()
     directory = RECORDINGS / asked.recording
     if asked.data_dir:
@@ -48,8 +49,8 @@ def main() -> None:
         sys.exit(f"play: no binlogd answers at {url}: {error.reason}; start it first")
     except BinlogdError as error:
         sys.exit(f"play: {error}")
-    outcome = _outcome(url)
-    sys.stdout.write(f"{sent.acknowledged} binlogs are durable, {outcome}\n")
+    outcome = "" if asked.no_wait else f", {_outcome(url)}"
+    sys.stdout.write(f"{sent.acknowledged} binlogs are durable{outcome}\n")
 
 
 def _outcome(url: str) -> str:
