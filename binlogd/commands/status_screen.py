@@ -70,11 +70,6 @@ def _upstream_troubles(upstream: UpstreamStatus) -> list[tuple[str, str]]:
     return found
 
 
-def print_status(status: Status) -> None:
-    """One screen: lag, watermarks, checkpoint, lanes, who blocks."""
-    print_status_on(Console(), status)
-
-
 class StatusScreen:
     """The same screen again and again, in one place of a terminal, while a `with` lasts."""
 
@@ -96,13 +91,14 @@ class StatusScreen:
             if status is None:
                 self._console.print(f"[bold red]no answer:[/] {escape(reason)}", soft_wrap=True)
             else:
-                print_status_on(self._console, status)
+                print_status(status, self._console)
             self._console.print("[dim]Ctrl-C leaves[/]")
         self._live.update(Text.from_ansi(captured.get()), refresh=True)
 
 
-def print_status_on(console: Console, status: Status) -> None:
-    """As `print_status`, anywhere."""
+def print_status(status: Status, console: Console | None = None) -> None:
+    """One screen: lag, watermarks, checkpoint, lanes, who blocks."""
+    console = console or Console()
     checkpoint, drainer = status.checkpoint, status.drainer
     overview = Table(show_header=False, box=None, pad_edge=False)
     rows: list[tuple[str, str]] = [
@@ -139,8 +135,9 @@ def print_status_on(console: Console, status: Status) -> None:
             )
     if status.late_commits:
         console.print(
-            f"[bold red]lost downstream:[/] {status.late_commits} commits came below the"
-            " watermark; is the clock of upstream.tso ahead of the writers? They are in the log:"
+            f"[bold red]too late:[/] {status.late_commits} commits came below the watermark; is the"
+            " clock of upstream.tso ahead of the writers? They are in the log, and downstream only"
+            " if they came by another Pump:"
             f" commit_ts {', '.join(str(each.commit_ts) for each in status.first_late)}",
             highlight=False,
             soft_wrap=True,

@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -32,7 +32,8 @@ SECRETS = frozenset(
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"\s*([\w.\"-]+)\s*=")
 _SHOWN_CHARS_MAX = 60
-_fields, _hints = cache(msgspec.structs.fields), cache(get_type_hints)
+_kept = lru_cache(maxsize=256)  # more than there are tables
+_fields, _hints = _kept(msgspec.structs.fields), _kept(get_type_hints)
 _WORDS: dict[object, str] = {
     int: "must be a whole number, as in 4",
     float: "must be a number, as in 0.5",

@@ -13,7 +13,6 @@ from binlogd.extras import require
 from binlogd.telemetry.traces import Export, SlowTransaction, TracesRefused
 
 TIMEOUT_S = 5.0
-_NS = 1_000_000
 
 
 def exporter(endpoint: str, node_id: str) -> Export:
@@ -59,8 +58,8 @@ def _spans(slow: SlowTransaction, resource: Any) -> list[Any]:
                 parent=contexts[1] if place else None,
                 resource=resource,
                 attributes=dict(slow.attributes) if not place else None,
-                start_time=int(span.begin_ms * _NS),
-                end_time=int(max(span.begin_ms, span.end_ms) * _NS),
+                start_time=int(span.begin_ms * 1000) * 1000,  # a float rounds nanoseconds
+                end_time=int(max(span.begin_ms, span.end_ms) * 1000) * 1000,
             )
         )
     return found

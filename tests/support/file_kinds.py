@@ -73,6 +73,7 @@ WRITERS: dict[str, list[str]] = {
     "drainer/schema_log.py": ["schema log"],
     "drainer/sqlite/sink.py": ["none: a replica is the user's database, read by the user"],
     "host/child.py": ["none: the kernel's"],
+    "host/database.py": ["none: by it the others write"],
     "host/disk.py": ["none: by it the others write"],
     "log/gone.py": ["value.gone"],
     "node/assembly.py": ["none: a name is text; another name is another node, which is told"],

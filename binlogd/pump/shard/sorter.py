@@ -36,6 +36,9 @@ class Open:
         self.is_doubted = False  # a Rollback came, and somebody can tell whether it is true
 
 
+OUTCOMES_KEPT_MAX = 32_768
+
+
 class Sorter:
     """Pairs prewrites with outcomes. Pure: the caller owns the clock, the log and the queue."""
 
@@ -43,7 +46,7 @@ class Sorter:
         self,
         *,
         watermark: Tso = NO_TS,
-        outcomes_kept: int = 32_768,
+        outcomes_kept: int = OUTCOMES_KEPT_MAX,
         believes_rollbacks: bool = True,
     ) -> None:
         self.watermark = watermark

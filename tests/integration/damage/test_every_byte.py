@@ -51,6 +51,8 @@ def test_no_damage_of_any_byte_of_a_file_goes_unseen(
 def _writes(path: Path) -> bool:
     """Whether a module calls what writes files, stores or databases."""
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "connection_to":
+            return True
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         name, of = node.func.attr, node.func.value
