@@ -8,7 +8,8 @@ Source: tipb proto/binlog/binlog.proto; tidb-binlog pump/storage/storage.go, Pul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -48,6 +49,23 @@ class Late(NamedTuple):
     source: str
     start_ts: Tso
     commit_ts: Tso
+
+
+_NAMED = re.compile(r"commit_ts (\d+) \(start_ts (\d+)\)")
+_OTHERS = re.compile(r", and (\d+) others like it")
+
+
+def others_like_it(count: int, named: Iterable[Late] = ()) -> str:
+    """How an error goes on that names one late commit: how many others there are, and which."""
+    found = "".join(f", commit_ts {each.commit_ts} (start_ts {each.start_ts})" for each in named)
+    return (f", and {count} others like it" if count else "") + found
+
+
+def late_commits_in(text: str, source: str) -> list[Late]:
+    """The one that an error names, and those of `others_like_it`; none where not all are named."""
+    named = [Late(source, Tso(int(start)), Tso(int(ts))) for ts, start in _NAMED.findall(text)]
+    others = _OTHERS.search(text)
+    return named if len(named) == 1 + (int(others[1]) if others else 0) else []
 
 
 class Pulled(msgspec.Struct, frozen=True):

@@ -11,7 +11,6 @@ Source: tidb pkg/tidb-binlog/pump_client/client.go; tidb-binlog drainer/pump.go.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -24,7 +23,7 @@ from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.binlog import BinlogType, Pulled
+from binlogd.binlog import BinlogType, Pulled, late_commits_in
 from binlogd.errors import Corrupt, MalformedBinlog, MissedCommit, PumpUnavailable, Refused
 from binlogd.grpc.channel import LastingChannel, PlainChannel, woken_cleanly
 from binlogd.grpc.inbox import Inbox
@@ -36,8 +35,6 @@ log = structlog.get_logger(__name__)
 
 _WRITE, _PULL = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs"
 _FINAL_TEXTS = ("cluster ID are mismatch", "unexpected EOF", "proto: ")
-_LATE = re.compile(r"commit_ts (\d+) \(start_ts (\d+)\)")
-_OTHERS = re.compile(r", and (\d+) others like it")
 # RuntimeError is what uvloop raises on writing to a connection that has just closed.
 NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
 """What a connection that is gone or silent comes out as."""
@@ -236,19 +233,13 @@ class RemoteSource:
         except GRPCError as error:
             said = self._said(f"{error.status.name}: {error.message}")
             if error.status is Status.DATA_LOSS:
-                raise MissedCommit(said, self._named(said)) from error
+                raise MissedCommit(said, late_commits_in(said, self._name)) from error
             raise PumpUnavailable(said) from error
         except NO_ANSWER as error:
             raise PumpUnavailable(self._said(str(error) or type(error).__name__)) from error
         finally:
             channel.close()
         raise PumpUnavailable(self._said("ended the stream"))
-
-    def _named(self, said: str) -> list[tuple[str, int, int]]:
-        """All commits that came too late, or none where some are only counted."""
-        named = [(self._name, int(start_ts), int(ts)) for ts, start_ts in _LATE.findall(said)]
-        others = _OTHERS.search(said)
-        return named if len(named) == 1 + (int(others[1]) if others else 0) else []
 
     async def _messages(self, channel: Channel, after: Tso) -> AsyncGenerator[list[bytes], None]:
         """None at first, when the Pump has answered; then as many as have come."""

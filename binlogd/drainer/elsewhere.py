@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from binlogd.binlog import Late
-from binlogd.errors import BinlogdError, PumpUnavailable
+from binlogd.errors import BinlogdError
 from binlogd.ports import BinlogSource, Sources
 from binlogd.tso import Tso
 from binlogd.wire import peek
@@ -35,24 +35,22 @@ async def members(sources: Sources | Sequence[BinlogSource]) -> Sequence[BinlogS
     return ()
 
 
-async def has_come(late: Late, others: Sequence[BinlogSource], own: BinlogSource | None) -> bool:
+async def has_come(
+    late: Late, others: Sequence[BinlogSource], own: BinlogSource | None, silent: dict[str, str]
+) -> bool:
     """Whether one of the others has it: of the same start_ts and commit_ts, and with the same rows
-    or DDL. Raises PumpUnavailable when none has it, and one gives no answer."""
-    silent: BinlogdError | None = None
+    or DDL. `silent`: sources that give no answer, and why; each is waited for once."""
     for other in others:
-        try:
-            found = await _digest(other, late)
-            if found and own is not None and found == await _digest(own, late):
-                return True
-        except BinlogdError as error:
-            silent = error
-    if silent is not None:
-        raise PumpUnavailable(str(silent)) from silent
+        found = await _digest(other, late, silent)
+        if found and own is not None and found == await _digest(own, late, silent):
+            return True
     return False
 
 
-async def _digest(source: BinlogSource, late: Late) -> bytes:
+async def _digest(source: BinlogSource, late: Late, silent: dict[str, str]) -> bytes:
     """Of rows and DDL, since they may be large; empty where there is no such transaction."""
+    if source.name in silent:
+        return b""
     try:
         async with (
             asyncio.timeout(ASK_S),
@@ -67,6 +65,6 @@ async def _digest(source: BinlogSource, late: Late) -> bytes:
                         return digest.digest()
                 if pulled.resolved_ts >= late.commit_ts:
                     break
-    except TimeoutError as error:
-        raise PumpUnavailable(f"{source.name} gave no answer in {ASK_S:g} s") from error
+    except (BinlogdError, TimeoutError) as error:
+        silent[source.name] = str(error) or f"{source.name} gave no answer in {ASK_S:g} s"
     return b""

@@ -8,11 +8,12 @@ held by a commit that it will get in its place, or that came by another source
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 import structlog
 
-from binlogd.binlog import Late
+from binlogd.binlog import Late, others_like_it
 from binlogd.drainer.elsewhere import has_come, members
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.sink import Sink
@@ -22,6 +23,8 @@ from binlogd.tso import Tso
 
 ASKED_MAX = 8
 """Sessions in a row that ask a source in vain: a minute, with the waits between them."""
+
+_BY_TIME = attrgetter("commit_ts")
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +72,7 @@ class KnownLateCommits:
     def came(self) -> OutOfOrder | None:
         """Why a session that runs must end: a commit came late since it began."""
         found = self._local.unresolved() if self._local is not None else ()
-        return OutOfOrder(*min(found, key=_by_time)) if found else None
+        return OutOfOrder(*min(found, key=_BY_TIME)) if found else None
 
     async def begin(
         self,
@@ -111,22 +114,19 @@ class KnownLateCommits:
         """Those that came by no other source, and why one could not say so."""
         siblings = self._local.sources if self._local is not None else ()
         named = {each.name: each for each in sources}
-        left, silent = [], ""
+        left, silent = list[Late](), dict[str, str]()
         for each in late:
             not_there = {one.source for one in late if one.commit_ts == each.commit_ts}
             not_there.update(siblings if each.source in siblings else ())
             others = [one for one in sources if one.name not in not_there]
-            try:
-                if await has_come(each, others, named.get(each.source)):
-                    log.warning("late_commit_came_elsewhere", **each._asdict())
-                    continue
-            except Unavailable as error:
-                silent = str(error)
-            left.append(each)
-        return left, silent
+            if await has_come(each, others, named.get(each.source), silent):
+                log.warning("late_commit_came_elsewhere", **each._asdict())
+            else:
+                left.append(each)
+        return left, next(iter(silent.values()), "")
 
     def _judged(self, left: list[Late], silent: str) -> Stuck | Unavailable:
-        first = min(left, key=_by_time)
+        first = min(left, key=_BY_TIME)
         self._asked += 1
         if silent and self._asked < ASKED_MAX:
             return PumpUnavailable(
@@ -139,9 +139,4 @@ class KnownLateCommits:
         for late in left:
             if late in told:
                 return MissedCommit(told[late].told + unless)
-        others = f", and {len(left) - 1} others like it" if len(left) > 1 else ""
-        return LateCommit(*first, others + unless)
-
-
-def _by_time(late: Late) -> Tso:
-    return late.commit_ts
+        return LateCommit(*first, others_like_it(len(left) - 1) + unless)

@@ -23,7 +23,7 @@ import structlog
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
-from binlogd.binlog import CommittedBinlog, Late
+from binlogd.binlog import CommittedBinlog, Late, others_like_it
 from binlogd.errors import (
     BinlogdError,
     LateCommit,
@@ -549,9 +549,7 @@ def missed(late: Sequence[Late], sent_ts: Tso) -> GRPCError | None:
     if not behind:
         return None
     others = len(behind if len(late) <= _LATE_NAMED_MAX else late) - 1
-    more = f", and {others} others like it" if others else ""
-    for _, start_ts, commit_ts in behind[1:_LATE_NAMED_MAX]:
-        more += f", commit_ts {commit_ts} (start_ts {start_ts})"
+    more = others_like_it(others, behind[1:_LATE_NAMED_MAX])
     return GRPCError(Status.DATA_LOSS, LateCommit(*behind[0], more).told)
 
 

@@ -154,6 +154,15 @@ async def test_a_pump_that_gives_no_answer_is_asked_again_until_it_is_enough(
     assert silent.asked == ASKED_MAX
 
 
+async def test_a_pump_that_gives_no_answer_is_waited_for_once_in_a_session() -> None:
+    local, silent = Undecided(14, 15, 16), Silent()
+    others = source("c", 15), silent
+    with pytest.raises(PumpUnavailable, match="pump b: nobody there"):
+        await judged(KnownLateCommits(local), source("shard-0", 14, 15, 16), *others)
+    assert silent.asked == 1, "not for each of the commits"
+    assert [each.commit_ts for each in local.left] == [14, 16], "one came by a Pump that answers"
+
+
 async def test_what_another_pump_told_of_is_kept_until_it_can_be_judged() -> None:
     late, silent = KnownLateCommits(None), Silent()
     late.told(told("a", 15))
