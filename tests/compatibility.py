@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from tests.support.markdown import table
+
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "tests" / "compatibility.json"
 PAGE = ROOT / "docs" / "COMPATIBILITY.md"
@@ -93,8 +95,7 @@ def page(told: Sequence[Entry]) -> str:
         )
         for (program, version), entries in sorted(of.items(), key=lambda each: _order(each[0]))
     ]
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n\n".join([*_INTRODUCTION, "\n".join(map(_line, lines))]) + "\n"
+    return "\n\n".join([*_INTRODUCTION, table(head, rows)]) + "\n"
 
 
 _INTRODUCTION = (
@@ -113,10 +114,6 @@ _INTRODUCTION = (
 
 def _order(key: tuple[str, str]) -> tuple[str, str]:
     return key[0].lower(), key[1]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _when(entries: Sequence[Entry]) -> str:

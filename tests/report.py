@@ -22,6 +22,7 @@ from xml.etree import ElementTree
 from tests import compatibility
 from tests.mutants.catalogue import load
 from tests.mutants.results import latest, summary, table
+from tests.support import markdown
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "tests" / "report.json"
@@ -139,10 +140,7 @@ def page(told: list[Entry]) -> str:
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    if not rows:
-        return "Not run yet."
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    return markdown.table(head, rows) if rows else "Not run yet."
 
 
 def _when(entry: Entry) -> str:

@@ -38,8 +38,6 @@ from binlogd.grpc.prefix import MessageCutter, prefixed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.pump.rpc.service import PumpService
-from binlogd.serving.server import Server
 from binlogd.tso import Tso, compose
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.oracle import ObservedTso
@@ -47,11 +45,11 @@ from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import batch as batch_wire
 from binlogd.wire import codec, peek
+from tests.bench.port_load import CLUSTER, behind_port
 
 SECONDS = 1.0
 WARM_UP_SECONDS = 0.5
 ROUNDS = 2
-CLUSTER = 6791641053252586769
 BATCH = 128
 GO_PUMP_US = {200: 32.5, 1024: 39.0}
 """CPU of the Go Pump for a binlog of a prewrite and commit pair, 64 in flight, such a machine."""
@@ -193,16 +191,13 @@ async def pump_behind_port(*, fast_lane: bool = True) -> AsyncIterator[int]:
             disk=disk,
             options=PumpOptions(),
         )
-        service = PumpService(pump, await StoredClusterIdentity.open(store, CLUSTER))
-        server = Server([service], sinks=service.sinks() if fast_lane else None)
+        cluster = await StoredClusterIdentity.open(store, CLUSTER)
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
-            _, port = await server.start("127.0.0.1", 0)
             try:
-                yield port
+                async with behind_port(pump, cluster, fast_lane=fast_lane) as port:
+                    yield port
             finally:
-                await service.close()
-                await server.close()
                 await pump.close()
                 await store.close()
                 disk.close()

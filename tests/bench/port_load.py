@@ -13,6 +13,7 @@ from hpack import Encoder
 from binlogd.grpc import frames
 from binlogd.grpc.prefix import prefixed
 from binlogd.merge.stream import merged
+from binlogd.ports import ClusterIdentity
 from binlogd.pump.pump import Pump
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
@@ -40,10 +41,12 @@ class _OneCluster:
 
 
 @asynccontextmanager
-async def behind_port(pump: Pump) -> AsyncIterator[int]:
+async def behind_port(
+    pump: Pump, cluster: ClusterIdentity | None = None, *, fast_lane: bool = True
+) -> AsyncIterator[int]:
     """The port of a Pump that runs."""
-    service = PumpService(pump, _OneCluster())
-    server = Server([service], sinks=service.sinks())
+    service = PumpService(pump, cluster or _OneCluster())
+    server = Server([service], sinks=service.sinks() if fast_lane else None)
     _, port = await server.start("127.0.0.1", 0)
     try:
         yield port

@@ -98,6 +98,14 @@ async def held(appliance: Appliance, count: int, seconds: float) -> None:
         stranger.close()
 
 
+async def goes_on(writer: Writer) -> None:
+    """What had to wait is acknowledged, and what comes now."""
+    await writer.settle()
+    await writer.write(range(14, 24))
+    assert writer.refused == []
+    assert sorted(writer.acknowledged) == [BASE + (n << 30) + 1 for n in range(24)]
+
+
 def everything_is_there(appliance: Appliance, acknowledged: list[int]) -> None:
     dumped = run(appliance.directory, "dump", "--heads", "--data-dir", str(appliance.data_dir))
     assert dumped.returncode == 0, dumped.stderr
@@ -120,10 +128,7 @@ async def test_without_a_descriptor_nothing_ends_and_with_one_all_goes_on(
             cases.one()
             allow(appliance, 1024)
             assert any("Too many open files" in each for each in writer.told), writer.told
-            await writer.settle()
-            await writer.write(range(14, 24))
-            assert writer.refused == []
-            assert sorted(writer.acknowledged) == [BASE + (n << 30) + 1 for n in range(24)]
+            await goes_on(writer)
             cases.one()
         status = await asyncio.to_thread(
             appliance.wait, lambda each: each["max_commit_ts"] >= writer.acknowledged[-1]
@@ -155,10 +160,7 @@ async def test_without_an_inode_nothing_ends_and_with_one_all_goes_on(
             for each in taken:
                 each.unlink()
             assert any("look for inodes (df -i)" in each for each in writer.told), writer.told
-            await writer.settle()
-            await writer.write(range(14, 24))
-            assert writer.refused == []
-            assert sorted(writer.acknowledged) == [BASE + (n << 30) + 1 for n in range(24)]
+            await goes_on(writer)
             cases.one()
         assert await asyncio.to_thread(appliance.stop) == 0
         everything_is_there(appliance, writer.acknowledged)
