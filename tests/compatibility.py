@@ -8,10 +8,10 @@ were run last. The versions are those that the programs told the tests (`tests.s
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from tests.support.markdown import table
@@ -22,37 +22,77 @@ PAGE = ROOT / "docs" / "COMPATIBILITY.md"
 FILES_SHOWN = 2
 
 Entry = dict[str, Any]
-_KEY = ("program", "version", "test")
+GATE = "gate"
+"""The form of what `make test` runs; the other one is `soak`."""
+_KEY = ("program", "version", "test", "form")
 
 
-def entries_of(junit: Path) -> Iterator[Entry]:
-    """Of a run of pytest: a program in a version, with the tests of one file."""
-    found: dict[tuple[str, str, str], Entry] = {}
+class Case(NamedTuple):
+    """A test of a run of pytest, and what it told: names and values."""
+
+    day: str
+    path: str
+    is_well: bool
+    told: Sequence[tuple[str, str]]
+
+    @property
+    def form(self) -> str:
+        """Who runs it."""
+        return dict(self.told).get("form", GATE)
+
+    @property
+    def commit(self) -> dict[str, str]:
+        """At which it ran, where it says so."""
+        return {name: value for name, value in self.told if name == "commit"}
+
+
+def runs_in(build: Path) -> list[Path]:
+    """The JUnit files there, the newest run last."""
+
+    def began(junit: Path) -> str:
+        suites = ElementTree.parse(junit).iter("testsuite")
+        return max((suite.get("timestamp", "") for suite in suites), default="")
+
+    return sorted(build.glob("*.xml"), key=lambda junit: (began(junit), junit.name))
+
+
+def cases_of(junit: Path) -> Iterator[Case]:
+    """All tests of a run."""
     for suite in ElementTree.parse(junit).iter("testsuite"):
         day = suite.get("timestamp", "").partition("T")[0]
         for case in suite.iter("testcase"):
             path = case.get("classname", "").replace(".", "/") + ".py"
             is_well = all(case.find(each) is None for each in ("failure", "error", "skipped"))
-            for each in case.iter("property"):
-                if each.get("name") == "tried":
-                    program, _, version = each.get("value", "").rpartition(" = ")
-                    key = (program, version, path)
-                    counts = {"passed": 0, "failed": 0, "day": day}
-                    entry = found.setdefault(key, dict(zip(_KEY, key, strict=True)) | counts)
-                    entry["passed" if is_well else "failed"] += 1
+            every = case.iter("property")
+            told = [(each.get("name", ""), each.get("value", "")) for each in every]
+            yield Case(day, path, is_well, told)
+
+
+def entries_of(junit: Path) -> Iterator[Entry]:
+    """Of a run of pytest: a program in a version, with the tests of one file and form."""
+    found: dict[tuple[str, str, str, str], Entry] = {}
+    for case in cases_of(junit):
+        for name, value in case.told:
+            if name == "tried":
+                program, _, version = value.rpartition(" = ")
+                key = (program, version, case.path, case.form)
+                counts = {"passed": 0, "failed": 0, "day": case.day, **case.commit}
+                entry = found.setdefault(key, dict(zip(_KEY, key, strict=True)) | counts)
+                entry["passed" if case.is_well else "failed"] += 1
     yield from found.values()
 
 
 def merged(before: Sequence[Entry], runs: Iterable[Iterable[Entry]], commit: str) -> list[Entry]:
-    """A run replaces what was told of the files that it ran; what was told of files that are gone
-    goes too. Of several runs of a file the one with most of its tests counts: the gate runs the
-    short ones, the long run the others."""
+    """A run replaces what was told of the files that it ran, in the form in which it ran them; what
+    was told of files that are gone goes too. Of several runs of a file the one with most of its
+    tests counts, the last one where they have as many. What does not say itself at which commit it
+    was found was found at `commit`."""
     now: dict[tuple[str, ...], Entry] = {}
     for run in runs:
         for entry in run:
             known = now.get(key := _key(entry))
             if known is None or _tests(known) <= _tests(entry):
-                now[key] = {**entry, "commit": commit}
+                now[key] = {"commit": commit, **entry}
     every = {_key(entry): entry for entry in before} | now
     return [every[key] for key in sorted(every) if (ROOT / every[key]["test"]).exists()]
 
@@ -124,9 +164,19 @@ def _when(entries: Sequence[Entry]) -> str:
     return f"{last[0]}, {last[1]}{since}"
 
 
+def command_of(form: str) -> str:
+    """Of pytest, in front of the files."""
+    return "pytest" if form == GATE else f"pytest -m {form}"
+
+
 def _commands(entries: Sequence[Entry]) -> str:
     """The files with most tests of it."""
-    files = sorted(entries, key=lambda entry: (-_tests(entry), entry["test"]))
-    shown = " ".join(entry["test"] for entry in files[:FILES_SHOWN])
+    tests: Counter[str] = Counter()
+    for entry in entries:
+        tests[entry["test"]] += _tests(entry)
+    files = sorted(tests, key=lambda file: (-tests[file], file))
+    forms = {entry["form"] for entry in entries}
+    command = command_of(forms.pop() if len(forms) == 1 else GATE)
     more = len(files) - FILES_SHOWN
-    return f"`pytest {shown}`" + (f" and {more} more files" if more > 0 else "")
+    shown = f"`{command} {' '.join(files[:FILES_SHOWN])}`"
+    return shown + (f" and {more} more files" if more > 0 else "")

@@ -15,6 +15,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.commit import commit
 from tests.support.etcd import real_etcd
 from tests.support.kafka import Kafka
 from tests.support.mariadb import MariaDb
@@ -110,10 +111,17 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _programs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The JUnit file names those of others that a test has to do with: `tests.support.tried`."""
+    """The JUnit file names those of others that a test has to do with (`tests.support.tried`),
+    whether `make soak` alone runs it, and at which commit it ran."""
+    commit()
     yield
     imported_by(request.module)
-    request.node.user_properties += [("tried", f"{name} = {said}") for name, said in taken()]
+    told = request.node.user_properties
+    if request.node.get_closest_marker("soak"):
+        told.append(("form", "soak"))
+    told += [("tried", f"{name} = {said}") for name, said in taken()]
+    if told:
+        told.append(("commit", commit()))
 
 
 @pytest.fixture(autouse=True)

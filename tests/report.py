@@ -3,7 +3,9 @@
     make report      # build/ has what make soak, nightly, fuzz, load and mutants found
 
 A run adds what it tried to `tests/report.json`, which is checked in, each with its day and commit;
-what it did not try stays as it was told before. docs/FAULTS.md is that file as a page, and the
+what it did not try stays as it was told before. The short form of a test, which is in `make test`,
+and the long one of `make soak` stand beside each other: neither takes the other's place, whichever
+was run last. docs/FAULTS.md is that file as a page, and the
 planted bugs of `tests/mutants`. Nothing on it is written by hand. docs/COMPATIBILITY.md is made of
 the same runs, by `tests.compatibility`.
 """
@@ -11,18 +13,18 @@ the same runs, by `tests.compatibility`.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from tests import compatibility
+from tests.compatibility import command_of
 from tests.mutants.catalogue import load
 from tests.mutants.results import latest, summary, table
 from tests.support import markdown
+from tests.support.commit import commit
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "tests" / "report.json"
@@ -33,26 +35,27 @@ Entry = dict[str, Any]
 
 
 def entries_of(junit: Path) -> Iterator[Entry]:
-    """Of a run of pytest the tests that say which fault they tried, a fault and target together."""
-    found: dict[tuple[str, str], Entry] = {}
-    for case in ElementTree.parse(junit).iter("testcase"):
-        told = {each.get("name"): each.get("value") for each in case.iter("property")}
+    """Of a run of pytest the tests that say which fault they tried, a fault and target of one form
+    together."""
+    found: dict[tuple[str, str, str], Entry] = {}
+    for case in compatibility.cases_of(junit):
+        told = dict(case.told)
         if "fault" not in told:
             continue
-        path = case.get("classname", "").replace(".", "/") + ".py"
         entry = found.setdefault(
-            (str(told["fault"]), str(told["target"])),
+            (told["fault"], told["target"], case.form),
             {"kind": "fault", "fault": told["fault"], "target": told["target"], "cases": 0}
-            | {"lost": 0, "test": path},
+            | {"lost": 0, "test": case.path, "form": case.form, **case.commit}
+            | ({"day": case.day} if case.day else {}),
         )
-        entry["cases"] += int(told["cases"] or 0)
-        entry["lost"] += int(told["lost"] or 0)
+        entry["cases"] += int(told["cases"])
+        entry["lost"] += int(told["lost"])
     yield from found.values()
 
 
 def entries() -> Iterator[Entry]:
     """All that `build/` has."""
-    for junit in sorted(BUILD.glob("*.xml")):
+    for junit in compatibility.runs_in(BUILD):
         yield from entries_of(junit)
     for name in ("fuzz", "load", "sim"):
         path = BUILD / f"{name}.json"
@@ -72,16 +75,16 @@ def kept() -> list[Entry]:
     return told
 
 
-def _key(entry: Entry) -> tuple[str, str, str, int]:
-    seed = entry.get("first_seed", 0)
-    return entry["kind"], entry.get("fault", ""), entry.get("target", ""), seed
+def _key(entry: Entry) -> tuple[str, str, str, int, str]:
+    seed, form = entry.get("first_seed", 0), entry.get("form", "")
+    return entry["kind"], entry.get("fault", ""), entry.get("target", ""), seed, form
 
 
 def merged(before: list[Entry], now: Iterator[Entry], *, day: str, commit: str) -> list[Entry]:
     """What was tried now stands in the place of what was told of it before. What says itself at
-    which commit it was found keeps that."""
+    which commit and on which day it was found keeps that."""
     every = {_key(entry): entry for entry in before}
-    every |= {_key(entry): {"commit": commit, **entry, "day": day} for entry in now}
+    every |= {_key(entry): {"commit": commit, "day": day, **entry} for entry in now}
     return [every[key] for key in sorted(every)]
 
 
@@ -94,7 +97,7 @@ def page(told: list[Entry]) -> str:
         " counted. `make nightly` runs all of it.",
         "## Crashes, power loss and damage",
         "In each case a real file, process or recorded system call was broken, and everything"
-        " acknowledged before was looked for.",
+        " acknowledged before was looked for. `-m soak` is the long form, which `make soak` runs.",
         _table(
             ("fault", "of", "cases", "lost", "tried", "command"),
             [
@@ -148,7 +151,7 @@ def _when(entry: Entry) -> str:
 
 
 def _command(entry: Entry) -> str:
-    return f"`pytest {entry['test']}`"
+    return f"`{command_of(entry['form'])} {entry['test']}`"
 
 
 def _simulated(entry: Entry) -> tuple[str, ...]:
@@ -186,15 +189,13 @@ def _load(entry: Entry) -> str:
 
 def main() -> None:
     """Takes in what `build/` has, and writes the pages."""
-    said = ("git", "rev-parse", "--short", "HEAD")
-    commit = subprocess.run(said, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     day = datetime.now(UTC).date().isoformat()
-    told = merged(kept(), entries(), day=day, commit=commit.strip())
+    told = merged(kept(), entries(), day=day, commit=commit())
     KEPT.write_text(json.dumps(told, indent=1) + "\n")
     PAGE.write_text(page(told))
     sys.stdout.write(f"{PAGE.relative_to(ROOT)}: {len(told)} results\n")
-    runs = [compatibility.entries_of(junit) for junit in sorted(BUILD.glob("*.xml"))]
-    tried = compatibility.merged(compatibility.kept(), runs, commit.strip())
+    runs = [compatibility.entries_of(junit) for junit in compatibility.runs_in(BUILD)]
+    tried = compatibility.merged(compatibility.kept(), runs, commit())
     compatibility.keep(tried)
     sys.stdout.write(f"{compatibility.PAGE.relative_to(ROOT)}: {len(tried)} results\n")
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import bank
 from tests.support.appliance import Appliance, into_mariadb
+from tests.support.faults import RecordProperty, counted
 from tests.support.mariadb import MariaDb
 
 SEEN_AT_ONCE = (
@@ -103,21 +104,37 @@ def expect_no_halves(seen: set[Seen]) -> None:
     assert all(count == (last or b"0") for _, count, last in seen)
 
 
-def test_whole_transactions_survive_kills_of_both_sides(tmp_path: Path, mariadb: MariaDb) -> None:
-    seen = survives(tmp_path, mariadb, "transaction", txns=1000, kills=4, seed=1)
-    expect_no_halves(seen)
+@contextmanager
+def kills_counted(record_property: RecordProperty, consistency: str, kills: int) -> Iterator[None]:
+    """For the report."""
+    target = f"binlogd and MariaDB, by {consistency}"
+    with counted(record_property, fault="kill -9", target=target) as cases:
+        yield
+        cases.number = kills
 
 
-def test_lanes_survive_kills_of_both_sides(tmp_path: Path, mariadb: MariaDb) -> None:
-    survives(tmp_path, mariadb, "key", txns=800, kills=2, seed=2)
+def test_whole_transactions_survive_kills_of_both_sides(
+    tmp_path: Path, mariadb: MariaDb, record_property: RecordProperty
+) -> None:
+    with kills_counted(record_property, "transaction", 4):
+        seen = survives(tmp_path, mariadb, "transaction", txns=1000, kills=4, seed=1)
+        expect_no_halves(seen)
+
+
+def test_lanes_survive_kills_of_both_sides(
+    tmp_path: Path, mariadb: MariaDb, record_property: RecordProperty
+) -> None:
+    with kills_counted(record_property, "key", 2):
+        survives(tmp_path, mariadb, "key", txns=800, kills=2, seed=2)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("consistency", ["key", "transaction"])
 @pytest.mark.parametrize("seed", range(10))
 def test_both_modes_survive_many_kills_of_both_sides(
-    consistency: str, seed: int, tmp_path: Path, mariadb: MariaDb
+    consistency: str, seed: int, tmp_path: Path, mariadb: MariaDb, record_property: RecordProperty
 ) -> None:
-    seen = survives(tmp_path, mariadb, consistency, txns=8_000, kills=16, seed=seed)
-    if consistency == "transaction":
-        expect_no_halves(seen)
+    with kills_counted(record_property, consistency, 16):
+        seen = survives(tmp_path, mariadb, consistency, txns=8_000, kills=16, seed=seed)
+        if consistency == "transaction":
+            expect_no_halves(seen)

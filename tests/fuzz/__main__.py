@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from tests.fuzz.inputs import corpus, crashes, keep, names, target
+from tests.support.commit import commit
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
@@ -140,7 +141,7 @@ def main() -> int:
     chosen = parser.parse_args()
     results = []
     for name in chosen.targets or names():
-        results.append(result := search(name, chosen.seconds))
+        results.append(result := {"commit": commit(), **search(name, chosen.seconds)})
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
         BUILD.mkdir(exist_ok=True)

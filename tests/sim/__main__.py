@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from pathlib import Path
 from tests.sim.plan import Plan, drawn
 from tests.sim.shrinking import command, shrunk
 from tests.sim.world import Outcome, run
+from tests.support.commit import commit
 
 PUBLISHED = Path(__file__).parents[2] / "build" / "sim.json"
 
@@ -117,7 +117,7 @@ def _publish(
         "virtual_hours": round(virtual_s / 3600, 1),
         "faults": dict(sorted(faults.items())),
         "failed": failed,
-        "commit": _commit(),
+        "commit": commit(),
     }
     PUBLISHED.parent.mkdir(exist_ok=True)
     PUBLISHED.write_text(json.dumps(told, indent=1) + "\n")
@@ -143,7 +143,7 @@ def _twice(plan: Plan) -> tuple[Outcome, bool]:
 def _say(outcome: Outcome) -> None:
     plan = outcome.plan
     lines = [
-        f"seed {plan.seed} at commit {_commit()}, PYTHONHASHSEED"
+        f"seed {plan.seed} at commit {commit()}, PYTHONHASHSEED"
         f" {os.environ.get('PYTHONHASHSEED', 'random')}",
         f"    {outcome.virtual_s:.1f} virtual seconds, {outcome.committed} transactions committed",
         f"    faults {outcome.faults or 'none'} of {', '.join(plan.faults) or 'no kind'}",
@@ -160,17 +160,6 @@ def _say_shrunk(outcome: Outcome) -> None:
     smaller = shrunk(outcome)
     sys.stdout.write("shrunk:\n")
     _say(smaller)
-
-
-def _commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

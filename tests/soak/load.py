@@ -49,6 +49,7 @@ from tests.soak.caches import Look, full_since_s
 from tests.soak.network import Way
 from tests.soak.slopes import Slope, Verdict, by_interval, fitted
 from tests.soak.watched import VARIABLE
+from tests.support.commit import commit
 from tests.support.mariadb import MariaDb
 from tests.workload.feed import Feeder
 from tests.workload.generator import Options, Workload
@@ -392,6 +393,7 @@ def document(load: Load, minutes: float, seed: int, different: list[str]) -> dic
     """What build/load.json holds."""
     made, slopes = load.workload.statistics(), load.measured()
     return {
+        "commit": commit(),
         "minutes": minutes,
         "seed": seed,
         "transactions": made.committed,

@@ -44,7 +44,7 @@ def test_tests_of_a_file_are_counted_with_their_outcome_and_day(tmp_path: Path) 
     mariadb, other = entries_of(file)
     assert mariadb == {
         **{"program": "MariaDB", "version": "10.11.1", "test": HERE},
-        **{"passed": 1, "failed": 1, "day": "2026-01-02"},
+        **{"form": "gate", "passed": 1, "failed": 1, "day": "2026-01-02"},
     }
     assert (other["program"], other["version"]) == ("a = b", "3")
 
@@ -67,6 +67,23 @@ def test_a_run_replaces_the_file_that_it_ran_and_leaves_the_others(tmp_path: Pat
     made = page(told)
     assert f"| MariaDB | 10.11.1 | 1 | 1 | 2026-01-02, new | `pytest {HERE}` |" in made
     assert "| MariaDB | 10.6 | 1 | 1 | 2020-01-01, old |" in made
+
+
+def test_the_tests_that_soak_alone_runs_are_counted_beside_those_of_the_gate(
+    tmp_path: Path,
+) -> None:
+    """Whichever ran last, neither takes away what the other has found."""
+    file = tmp_path / "junit.xml"
+    file.write_text(JUNIT)
+    (gate, _) = entries_of(file)
+    told = '<property name="form" value="soak"/><property name="tried"'
+    file.write_text(JUNIT.replace('<property name="tried"', told))
+    (soak, _) = entries_of(file)
+    before = merged([], [[gate]], "old")
+    both = merged(before, [[soak]], "new")
+    assert [(each["form"], each["commit"]) for each in both] == [("gate", "old"), ("soak", "new")]
+    assert f"| MariaDB | 10.11.1 | 2 | 2 | 2026-01-02, old | `pytest {HERE}` |" in page(both)
+    assert f"`pytest -m soak {HERE}`" in page(merged([], [[soak]], "new"))
 
 
 def test_a_test_tells_what_it_has_to_do_with() -> None:

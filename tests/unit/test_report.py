@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.compatibility import runs_in
 from tests.report import PAGE, ROOT, entries_of, kept, merged, page
 
 JUNIT = """<testsuites><testsuite>
@@ -38,6 +39,33 @@ def test_cases_of_one_fault_are_added_and_a_new_run_replaces_the_old(tmp_path: P
     assert (told["cases"], told["day"], told["commit"]) == (9, "2026-01-02", "new")
     assert merged(before, iter([]), day="2026-01-02", commit="new") == before
     assert "| kill -9 | Pump | 9 | 1 | 2026-01-02, new |" in page([told])
+
+
+def test_a_run_is_told_with_the_commit_and_day_that_it_had(tmp_path: Path) -> None:
+    """The report may be made of it days later."""
+    told = 'value="Pump"/><property name="commit" value="abc1234"/>'
+    run = JUNIT.replace('value="Pump"/>', told)
+    for name, began in (("a", "2026-01-03T02:00:00"), ("b", "2026-01-02T02:00:00")):
+        suite = f'<testsuite timestamp="{began}">'
+        (tmp_path / f"{name}.xml").write_text(run.replace("<testsuite>", suite))
+    older, newer = runs_in(tmp_path)
+    assert (older.stem, newer.stem) == ("b", "a")
+    (entry,) = merged([], entries_of(older), day="2026-01-09", commit="later")
+    assert (entry["day"], entry["commit"]) == ("2026-01-02", "abc1234")
+
+
+def test_the_short_and_the_long_form_of_a_test_stand_beside_each_other(tmp_path: Path) -> None:
+    """The gate is run much more often: it would put its few cases in the place of thousands."""
+    file = tmp_path / "junit.xml"
+    file.write_text(JUNIT.replace('value="7"/>', 'value="7"/><property name="form" value="soak"/>'))
+    short, long = sorted(entries_of(file), key=lambda entry: int(entry["cases"]))
+    assert [(each["form"], each["cases"]) for each in (short, long)] == [("gate", 2), ("soak", 7)]
+    before = merged([], iter([long]), day="2026-01-01", commit="old")
+    told = merged(before, iter([short]), day="2026-01-02", commit="new")
+    made = page(told)
+    file_name = "tests/integration/test_x.py"
+    assert f"| kill -9 | Pump | 7 | 0 | 2026-01-01, old | `pytest -m soak {file_name}` |" in made
+    assert f"| kill -9 | Pump | 2 | 1 | 2026-01-02, new | `pytest {file_name}` |" in made
 
 
 def test_seeds_of_the_simulation_stand_with_their_hours_and_failures() -> None:

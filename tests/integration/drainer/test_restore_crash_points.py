@@ -25,6 +25,7 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from tests.support.decoding import decoded
 from tests.support.dying_proxy import DyingProxy
+from tests.support.faults import RecordProperty, counted
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, committed, history
 from tests.support.replay import CLUSTER_ID, running, server_of
@@ -148,20 +149,28 @@ async def died_and_restored(scene: Scene, dies_at: int, *, is_answer_lost: bool)
     assert scene.found() == scene.tables, where
 
 
-async def every(scene: Scene, points: Sequence[int]) -> None:
-    for number, dies_at in enumerate(points):
-        await died_and_restored(scene, dies_at, is_answer_lost=number % 2 == 0)
+async def every(scene: Scene, points: Sequence[int], record_property: RecordProperty) -> None:
+    """Each of them before the server has heard of the command, and behind its answer."""
+    fault, target = "a Drainer dies at a command, then a restore", "MariaDB"
+    with counted(record_property, fault=fault, target=target) as cases:
+        for is_answer_lost in (False, True):
+            for dies_at in points:
+                await died_and_restored(scene, dies_at, is_answer_lost=is_answer_lost)
+                cases.one()
 
 
-async def test_a_restore_completes_what_died_at_some_commands(scene: Scene) -> None:
+async def test_a_restore_completes_what_died_at_some_commands(
+    scene: Scene, record_property: RecordProperty
+) -> None:
     assert sum(isinstance(txn, Dml) for txn in scene.txns) > 20
     commands = await scene.prepare()
-    await every(scene, (20, commands // 2, commands))  # the last says goodbye, and has no answer
+    # the last says goodbye, and has no answer
+    await every(scene, (commands // 2, commands), record_property)
 
 
 @pytest.mark.soak
-async def test_a_restore_completes_what_died_at_any_command(scene: Scene) -> None:
+async def test_a_restore_completes_what_died_at_any_command(
+    scene: Scene, record_property: RecordProperty
+) -> None:
     commands = await scene.prepare()
-    for is_answer_lost in (False, True):
-        for dies_at in range(1, commands + 1):
-            await died_and_restored(scene, dies_at, is_answer_lost=is_answer_lost)
+    await every(scene, range(1, commands + 1), record_property)

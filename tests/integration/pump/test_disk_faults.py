@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import strace
+from tests.support.faults import RecordProperty, counted
 from tests.support.pump_lives import killed_writer, nothing_is_lost
 
 SEGMENTS = [f"value/{fid:06d}.vlog" for fid in range(40)]
@@ -40,7 +41,15 @@ LONG = ("every tenth sync", "disk full for a while")
     "name",
     [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in FAULTS],
 )
-async def test_a_disk_error_is_told_and_loses_nothing(tmp_path: Path, name: str) -> None:
+async def test_a_disk_error_is_told_and_loses_nothing(
+    tmp_path: Path, name: str, record_property: RecordProperty
+) -> None:
+    with counted(record_property, fault=f"{FAULTS[name][1]}: {name}", target="Pump") as cases:
+        await _is_told_and_loses_nothing(tmp_path, name)
+        cases.one()
+
+
+async def _is_told_and_loses_nothing(tmp_path: Path, name: str) -> None:
     calls, error, when, where, refusals = FAULTS[name]
     directory, trace = tmp_path / "data", tmp_path / "trace"
     begun, _ = await killed_writer(directory, 1_000, 50)  # so that the error meets no start
