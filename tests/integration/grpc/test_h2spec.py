@@ -36,6 +36,10 @@ EXPECTED_FAILURES = {
     " the multiple DATA frames payload length",
 }
 
+ANSWER_S = 10
+"""It waits so long for what is due: a machine that is busy with other things needs more than one.
+What is expected to fail takes it in full."""
+
 
 def _tool(directory: Path) -> str:
     """Where h2spec is."""
@@ -60,7 +64,7 @@ async def test_the_port_speaks_http2_as_the_standard_has_it(
     report = tmp_path / "report.xml"
     done = await asyncio.create_subprocess_exec(
         *(found, "-h", host, "-p", str(port), "-P", "/binlog.Pump/WriteBinlog"),
-        *("--timeout", "1", "-j", str(report)),
+        *("--timeout", str(ANSWER_S), "-j", str(report)),
         stdout=asyncio.subprocess.DEVNULL,
     )
     await done.wait()
