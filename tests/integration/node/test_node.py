@@ -343,7 +343,7 @@ async def test_who_writes_while_the_pump_begins_to_close_is_waited_for_too(
     async def nobody() -> list[NodeStatus]:
         return []
 
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         for number in range(1, 200):
             group.create_task(write(number))
             if number == 100:
@@ -373,7 +373,7 @@ async def test_a_close_goes_on_when_registry_and_time_come_back(alone: Standing)
     alone.world.times.is_down = True
     alone.pump.request(Action.CLOSE)
     closing = Closing(alone.pump, consumers)
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         waiting = group.create_task(closing.wait())
         await asyncio.sleep(0.02)
         alone.world.times.is_down = False
@@ -390,7 +390,7 @@ async def test_waiting_to_close_can_be_cancelled(alone: Standing) -> None:
     await written(alone.pump, prewrite(1), commit(1, 2))
     alone.pump.request(Action.CLOSE)
     closing = Closing(alone.pump, consumers)
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         waiting = group.create_task(closing.wait())
         await eventually(
             lambda: closing.reason == f"drainer far (paused) has come to 0, not yet to {at(2)}"

@@ -14,6 +14,7 @@ from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests.support.memory_pump import MemoryPump, nothing_to_do
+from tests.support.pump_world import PATIENCE_S
 
 BATCH_BYTES = 1 << 20
 
@@ -73,9 +74,11 @@ async def test_a_shard_does_not_run_far_ahead_for_a_puller_who_waits_for_another
 
     puller = asyncio.get_running_loop().create_task(pull())
     before = -1
-    while shards.rich.given > before or not before:  # until it stands
-        before = shards.rich.given
-        await asyncio.sleep(0.2)
+    async with asyncio.timeout(PATIENCE_S):
+        while shards.rich.given > before or not before:  # until it stands
+            assert not puller.done(), "it pulls on"
+            before = shards.rich.given
+            await asyncio.sleep(0.2)
     puller.cancel()
     await service.close()
     await server.close()
