@@ -16,6 +16,8 @@ SECONDS ?= 600
 MUTANT_SEEDS ?= 1000
 MUTANT_JOBS ?= 2
 MINUTES ?= 60
+# fresh ones of the simulation in a night
+SEEDS ?= 1000
 # the tests start some hundreds of processes: none of them compiles what another has compiled
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -167,8 +169,8 @@ mutants: setup-test ## plant bugs, one at a time, and say which test or seed fin
 instructions: setup-soak compile ## count the instructions of hot paths; 3 % more fails. REASON="..." writes the figures anew
 	$(BIN)/python -m tests.instructions.gate $(if $(REASON),--write "$(REASON)")
 
-nightly: setup-soak compile ## all that takes hours, one stage after the other (MINUTES of load, SECONDS of fuzzing, ONLY="load fuzz")
-	$(BIN)/python -m tests.nightly --minutes $(MINUTES) --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY))
+nightly: setup-soak compile ## all that takes hours, one stage after the other (MINUTES of load, SECONDS of fuzzing, SEEDS, ONLY="load fuzz")
+	$(BIN)/python -m tests.nightly --minutes $(MINUTES) --seconds $(SECONDS) --seeds $(SEEDS) $(if $(ONLY),--only $(ONLY))
 
 docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,7 +1,7 @@
 """All that takes too long for `make test`, one stage after the other, and a table at the end.
 
     make nightly                       # eight hours and more
-    make nightly ONLY="load instructions" MINUTES=10
+    make nightly ONLY="load instructions seeds" MINUTES=10 SEEDS=50
 
 A stage that fails, or cannot be started, does not end the others, and the last one is the report of
 what all of them left in build/. build/nightly.json has of each its seconds and exit code, or that
