@@ -33,6 +33,8 @@ BLOCK = re.compile(
 )
 CLONE = ("Makefile", "binlogd", "config", "deploy", "docs", "tests")
 PATIENCE_S = 300.0
+LONG = frozenset({"tutorial-data"})
+"""Each of its commands starts a Spark: more than a minute. What they do has tests of its own."""
 
 
 @dataclass
@@ -123,7 +125,13 @@ def reader(tmp_path: Path, mariadb_server: MariaDb) -> Iterator[Reader]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.soak] if page.stem in LONG else [])
+        for page in PAGES
+    ],
+)
 def test_a_page_can_be_pasted_and_leaves_nothing_behind(
     page: Path, reader: Reader, mariadb_server: MariaDb
 ) -> None:
