@@ -8,34 +8,32 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from binlogd.archive.catalog import ArchiveCatalog, segments_in
+from binlogd.archive.cuts import cuts
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
-from binlogd.log.checked_text import check_json
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
 from binlogd.log.gone import gone_ts
 from binlogd.log.index_file import MARKS_QUERY, Marks, marks_of
 from binlogd.log.pointer import FIRST, segment_name
 from binlogd.log.record import extend
-from binlogd.log.segment_index import Fold, LogPosition, SegmentIndex, resolved
+from binlogd.log.segment_index import Fold, LogPosition, PlacesStretch, SegmentIndex, resolved
 from binlogd.log.tally import fits
 from binlogd.tso import MAX_TS, NO_TS, Tso
-
-HISTORY_NAME = "ddl_history.json"
-CATALOG_FORMAT = 1
 
 _COLUMNS = (
     "commit_ts",
@@ -47,20 +45,10 @@ _COLUMNS = (
     "prewrite_length",
 )
 PLACES = pa.schema([(name, pa.int64()) for name in _COLUMNS])
-
-
-class ArchiveCatalog(msgspec.Struct, frozen=True, kw_only=True):
-    """What an archive holds; written last, so everything that it names is there."""
-
-    format: int = CATALOG_FORMAT
-    cluster_id: int | None
-    shards: int
-    resolved_ts: int
-    segments: tuple[SegmentIndex, ...]
-    gone_ts: int = 0
-    """Up to here binlogs may have been deleted before they were archived."""
-    history_crc32c: tuple[int, ...] = ()
-    """Of the DDL history: while it is written anew, of both; none where nobody has told."""
+GROUP_ROWS = 1 << 16
+"""Commits that are fetched together, about a megabyte."""
+BATCH_ROWS = 1 << 13
+"""Of these so many at a time are objects of Python."""
 
 
 class TransactionIndex(Protocol):
@@ -102,54 +90,58 @@ def places_path(shard: int, fid: int) -> str:
     return f"shard-{shard}/{fid:06d}.commits.parquet"
 
 
-def encode_places(places: Sequence[LogPosition]) -> bytes:
-    """The commits of one segment as a Parquet file, by commit_ts."""
+def encode_places(places: Sequence[LogPosition]) -> tuple[bytes, tuple[PlacesStretch, ...]]:
+    """The commits of one segment as a Parquet file, by commit_ts, and its stretches."""
     ordered = sorted(places)
     columns = [pa.array([getattr(each, name) for each in ordered], pa.int64()) for name in _COLUMNS]
+    return encode_table(pa.Table.from_arrays(columns, schema=PLACES))
+
+
+def encode_table(table: pa.Table) -> tuple[bytes, tuple[PlacesStretch, ...]]:
+    """The same of a table with these columns, in order: a stretch for each row group, and one for
+    the end of the file, which is read with any of them."""
     sink = BytesIO()
-    table = pa.Table.from_arrays(columns, schema=PLACES)
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    return sink.getvalue()
+    pq.write_table(
+        table, sink, compression="zstd", write_page_checksum=True, row_group_size=GROUP_ROWS
+    )
+    content, found, begin = sink.getvalue(), [], 0
+    metadata = pq.read_metadata(BytesIO(content))
+    for number in range(metadata.num_row_groups if table.num_rows else 0):
+        group = metadata.row_group(number)
+        columns = [group.column(at) for at in range(group.num_columns)]
+        end = max(_begin(each) + each.total_compressed_size for each in columns)
+        of = columns[0].statistics
+        found.append(PlacesStretch(end, extend(0, content[begin:end]), of.min, of.max))
+        begin = end
+    return content, (*found, PlacesStretch(len(content), extend(0, content[begin:])))
 
 
-def read_catalog(store: ArchiveStore) -> ArchiveCatalog:
-    """Raises ConfigError where there is no archive, Corrupt."""
-    try:
-        content = store.read(CATALOG_NAME)
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{store.url}: holds no {CATALOG_NAME}, so it is no archive; `binlogd archive` makes"
-            " one, and `[archive] url` of `binlogd serve` keeps one up to date"
-        ) from error
-    return decode_catalog(content, store.url)
+def _begin(column: pq.ColumnChunkMetaData) -> int:
+    offsets = (column.dictionary_page_offset, column.data_page_offset)
+    return int(min(each for each in offsets if each is not None))
 
 
-def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
-    """Raises Corrupt, ConfigError for a newer format."""
-    try:
-        check_json(content)
-        catalog = msgspec.json.decode(content, type=ArchiveCatalog)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise Corrupt(f"{where}/{CATALOG_NAME}: is no catalog: {error}") from error
-    if catalog.format != CATALOG_FORMAT:
-        raise ConfigError(f"{where}: an archive of format {catalog.format}, this is older")
-    return catalog
+class Unwanted(NamedTuple):
+    """Ids of tables that a reader does not want, and the DDL jobs that they were told by."""
 
-
-def history_of(store: ArchiveStore, catalog: ArchiveCatalog) -> bytes:
-    """The DDL history. Raises Corrupt."""
-    content = store.read(HISTORY_NAME)
-    known, found = catalog.history_crc32c, extend(0, content)
-    if known and found not in known and found not in read_catalog(store).history_crc32c:
-        raise Corrupt(f"{store.url}/{HISTORY_NAME}: its checksum is not the one in the catalog")
-    return content
+    tables: Collection[int]
+    jobs: Container[int]
 
 
 class ArchivedIndex:
-    """Where transactions stand, out of the index files of an archive."""
+    """Where transactions stand, out of the index files of an archive.
 
-    def __init__(self, store: ArchiveStore, catalog: ArchiveCatalog) -> None:
-        self._store, self._catalog = store, catalog
+    What has rows of `unwanted` tables alone is passed over, where the DDL jobs of the stretch are
+    known: another one may make one of them wanted.
+    """
+
+    def __init__(
+        self,
+        store: ArchiveStore,
+        catalog: ArchiveCatalog,
+        unwanted: Callable[[], Unwanted] | None = None,
+    ) -> None:
+        self._store, self._catalog, self._unwanted = store, catalog, unwanted
 
     def resolved_ts(self) -> Tso:
         """What the catalog says."""
@@ -157,9 +149,7 @@ class ArchivedIndex:
 
     def gone_ts(self) -> Tso:
         """What the directory said when the archive was begun."""
-        late = {each.shard for each in self._catalog.segments} - {
-            each.shard for each in self._catalog.segments if each.fid == 0
-        }
+        late = [shard for shard, fid in self._catalog.first_fids().items() if fid]
         if late and not self._catalog.gone_ts:
             raise Refused(
                 f"{self._store.url}: the log of shard {min(late)} begins late, and the archive does"
@@ -167,34 +157,120 @@ class ArchivedIndex:
             )
         return Tso(self._catalog.gone_ts)
 
+    def has_any(self, after: Tso, upto: Tso) -> bool:
+        """Whether something may have committed in (after, upto], by the catalog alone."""
+        return bool(segments_in(self._store, self._catalog, after, upto))
+
+    def bounds(self, after: Tso, upto: Tso, every: int) -> list[Tso]:
+        """Where parts of about so many transactions end, by the catalog alone."""
+        return cuts(self._wanted(after, upto), after, upto, every)
+
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
-        """See TransactionIndex."""
-        del at_most  # an index file is read whole
-        wanted = [
-            each
-            for each in self._catalog.segments
-            if each.transactions and each.max_ts > after and each.min_ts <= upto
-        ]
-        return _once(heapq.merge(*(self._of(each, after, upto) for each in wanted)))
+        """See TransactionIndex. A segment is opened when its first commit_ts is reached."""
+        del at_most  # what is not asked for is not read
+        wanted = sorted(self._wanted(after, upto), key=lambda each: each.min_ts)
+        opened = ((each.min_ts, self._of(each, after, upto)) for each in wanted)
+        return _once(merged_lazily(opened))
 
     def path(self, shard: int, fid: int) -> str:
         """See TransactionIndex."""
         return segment_path(shard, fid)
 
+    def _wanted(self, after: Tso, upto: Tso) -> list[SegmentIndex]:
+        found = segments_in(self._store, self._catalog, after, upto)
+        if self._unwanted is None:
+            return found
+        tables, jobs = self._unwanted()
+        if any(job not in jobs for each in found for job in each.ddl_jobs):
+            return found
+        unsure = [each for each in found if each.carried is None]
+        return [
+            each
+            for each in found
+            if not each.has_none_but(tables) or any(_may_share(each, other) for other in unsure)
+        ]
+
     def _of(self, segment: SegmentIndex, after: Tso, upto: Tso) -> Iterator[LogPosition]:
         name = places_path(segment.shard, segment.fid)
         try:
+            for batch in self._batches(name, segment, after, upto):
+                commit_ts = batch.column(0)
+                inside = pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto))
+                columns = [column.to_pylist() for column in batch.filter(inside).columns]
+                for commit, start, *place in zip(*columns, strict=True):
+                    yield LogPosition(commit, start, segment.shard, segment.fid, *place)
+        except (pa.ArrowException, OSError) as error:
+            raise Corrupt(f"{self._store.url}/{name}: {error}") from error
+
+    def _batches(
+        self, name: str, segment: SegmentIndex, after: Tso, upto: Tso
+    ) -> Iterator[pa.RecordBatch]:
+        """Some thousand commits at a time, of the row groups that the range meets."""
+        if not segment.places:
             content = self._store.read(name)
             if segment.places_crc32c not in (None, extend(0, content)):
                 raise OSError("its checksum is not the one in the catalog")
-            table = pq.read_table(BytesIO(content), page_checksum_verification=True)
-        except (pa.ArrowException, OSError) as error:
-            raise Corrupt(f"{self._store.url}/{name}: {error}") from error
-        commit_ts = table["commit_ts"]
-        table = table.filter(pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto)))
-        columns = [column.to_pylist() for column in table.columns]
-        for commit, start, *place in zip(*columns, strict=True):
-            yield LogPosition(commit, start, segment.shard, segment.fid, *place)
+            yield from _rows_of(content, None)
+            return
+        *groups, end = segment.places
+        begins = [0, *(each.end for each in groups)]
+        parts: list[bytes] = []
+        for number, group in enumerate(groups):
+            if group.max_ts <= after or group.min_ts > upto:
+                continue
+            ranges = [(begins[number], group.end - begins[number])]
+            if not parts:  # the end comes with the first group that is read
+                ranges.append((begins[-1], end.end - begins[-1]))
+            parts[:1] = self._store.read_ranges(name, ranges)
+            for part, stretch in zip(parts, (group, end), strict=True):
+                if extend(0, part) != stretch.crc32c:
+                    raise OSError("its checksum is not the one in the catalog")
+            yield from _rows_of(_with_holes(end.end, (begins[number], begins[-1]), parts), number)
+
+
+def _with_holes(size: int, begins: Iterable[int], parts: Iterable[bytes]) -> bytearray:
+    """A file with what was read of it; where nothing was, its pages are never touched."""
+    content = bytearray(size)
+    for begin, part in zip(begins, parts, strict=True):
+        content[begin : begin + len(part)] = part
+    return content
+
+
+def _rows_of(content: bytes | bytearray, group: int | None) -> Iterator[pa.RecordBatch]:
+    file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(content)), page_checksum_verification=True)
+    groups = None if group is None else [group]
+    yield from file.iter_batches(BATCH_ROWS, row_groups=groups, use_threads=False)
+
+
+def merged_lazily(
+    streams: Iterable[tuple[int, Iterator[LogPosition]]],
+) -> Iterator[LogPosition]:
+    """Ascending streams as one, each with a number that its first item is not below, by which they
+    come. A stream is asked for nothing before its number is reached, and let go at its end."""
+    coming = deque(streams)
+    heads: list[tuple[LogPosition, int, Iterator[LogPosition]]] = []
+    begun = 0
+    while coming or heads:  # ends with the last stream
+        while coming and (not heads or coming[0][0] <= heads[0][0].commit_ts):
+            stream = coming.popleft()[1]
+            begun += 1
+            if (first := next(stream, None)) is not None:
+                heappush(heads, (first, begun, stream))
+        if not heads:
+            continue
+        found, number, stream = heads[0]
+        yield found
+        if (following := next(stream, None)) is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following, number, stream))
+
+
+def _may_share(one: SegmentIndex, other: SegmentIndex) -> bool:
+    """Whether a Commit may stand in both, sent twice: its prewrite is with the first of them only,
+    so who reads the other needs both."""
+    overlap = one.min_ts <= other.max_ts and other.min_ts <= one.max_ts
+    return one.shard == other.shard and overlap
 
 
 def _once(found: Iterable[LogPosition]) -> Iterator[LogPosition]:
@@ -348,29 +424,3 @@ class DirectoryIndex:
 def gone_from(number: int, shard: ShardDirectory) -> Tso:
     """Up to when binlogs of a shard may be gone. Raises Refused where nobody knows."""
     return gone_ts(number, shard.directory, min(shard.segments(), default=FIRST.fid))
-
-
-def newest_of(segments: Iterable[SegmentIndex]) -> list[SegmentIndex]:
-    """The last segment of each shard."""
-    found: dict[int, SegmentIndex] = {}
-    for each in segments:
-        if each.shard not in found or found[each.shard].fid < each.fid:
-            found[each.shard] = each
-    return list(found.values())
-
-
-def catalog_of(
-    segments: Iterable[SegmentIndex],
-    *,
-    cluster_id: int | None,
-    shards: int,
-    is_whole: bool = False,
-) -> ArchiveCatalog:
-    """What describes these segments; `is_whole` as `resolved` has it."""
-    ordered = sorted(segments, key=lambda each: (each.shard, each.fid))
-    return ArchiveCatalog(
-        cluster_id=cluster_id,
-        shards=shards,
-        resolved_ts=resolved(newest_of(ordered), shards, is_whole=is_whole),
-        segments=tuple(msgspec.structs.replace(each, open=()) for each in ordered),
-    )

@@ -71,6 +71,16 @@ class ArchiveStore:
             system, root = _by_fsspec(fs, url, scheme, error, what)
         return cls(url, system, root, is_local=False, what=what)
 
+    def __eq__(self, other: object) -> bool:
+        """The same place is the same store."""
+        return isinstance(other, ArchiveStore) and (self.url, self._root) == (
+            other.url,
+            other._root,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.url, self._root))
+
     # --- reading -----------------------------------------------------------------------------
 
     def names(self, directory: str = "") -> dict[str, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+PAGE_SEGMENTS = 64
+
 
 class Mark(msgspec.Struct, frozen=True):
     """While segment `newest` was the newest of a shard, the first prewrite whose fate was open (or
@@ -16,7 +18,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One round. `segments_max` 0 is no limit. `marks` by shard, in their order. `with_open` takes
-    the segment that still grows as well, as it is."""
+    the segment that still grows as well, as it is. `page_segments` stand in a page of the catalog.
+    """
 
     data_dir: str
     url: str
@@ -24,6 +27,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     history: str = ""
     segments_max: int = 0
     with_open: bool = False
+    page_segments: int = PAGE_SEGMENTS
     marks: dict[int, list[Mark]] = {}
 
 

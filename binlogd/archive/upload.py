@@ -14,15 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.archive.places import (
+from binlogd.archive.catalog import (
     CATALOG_NAME,
     HISTORY_NAME,
     ArchiveCatalog,
-    catalog_of,
+    all_segments,
     decode_catalog,
+    history_of,
+    put_catalog,
+    read_catalog,
+)
+from binlogd.archive.places import (
     encode_places,
     gone_from,
-    history_of,
     index_path,
     places_path,
     segment_path,
@@ -36,7 +40,7 @@ from binlogd.log.directory import STORE_FILE, ShardDirectory, shards_below
 from binlogd.log.drive import Reading, of_forward, segment_batches
 from binlogd.log.record import FOOTER_BYTES, FRAMING, HEADER_BYTES, extend, footer_ts
 from binlogd.log.scan import End, Ending, scan
-from binlogd.log.segment_index import Fold, SegmentIndex
+from binlogd.log.segment_index import Fold, SegmentIndex, resolved
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import kept_jobs
 from binlogd.wire.peek import peek
@@ -71,27 +75,29 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
     kept = _kept(store, task, len(shards))
     gone_ts = kept.gone_ts if kept.segments else _gone_ts(shards)
     known = {(each.shard, each.fid): each for each in kept.segments}
+    first = kept.first_fids()
     waiting = [
         each
         for number, shard in enumerate(shards)
         for each in _waiting(number, shard, known, with_open=task.with_open)
     ]
     round_ = waiting[: task.segments_max or None]
-    kept = msgspec.structs.replace(kept, history_crc32c=_put_history(store, task, kept))
+    kept = msgspec.structs.replace(
+        kept,
+        cluster_id=kept.cluster_id if task.cluster_id is None else task.cluster_id,
+        gone_ts=gone_ts,
+        history_crc32c=_put_history(store, task, kept),
+    )
     total, done, transactions = sum(each.size_bytes for each in round_), 0, 0
     for each in round_:
-        index = _archived(store, each, _before(store, known, each), task)
-        known[each.shard, each.fid] = index
+        has_before = each.fid > first.setdefault(each.shard, each.fid)
+        before = _described(store, each.shard, each.fid - 1) if has_before else None
+        index = _archived(store, each, before, task)
         done += index.size_bytes
         transactions += index.transactions
         is_whole = task.with_open and each is round_[-1] and len(round_) == len(waiting)
         is_whole = is_whole and not _has_grown(waiting)
-        kept = msgspec.structs.replace(
-            _with_open_lists(store, known, task.cluster_id, len(shards), is_whole=is_whole),
-            gone_ts=gone_ts,
-            history_crc32c=kept.history_crc32c,
-        )
-        _put_catalog(store, kept)
+        kept = put_catalog(store, _with(store, kept, index, is_whole=is_whole), task.page_segments)
         told(segment_path(each.shard, each.fid), done, total)
     return Archived(
         segments=len(round_),
@@ -99,10 +105,7 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
         transactions=transactions,
         resolved_ts=kept.resolved_ts,
         left=len(waiting) - len(round_),
-        newest={
-            shard: max(fid for of, fid in known if of == shard)
-            for shard in {shard for shard, _ in known}
-        },
+        newest={shard: each.fid for shard, each in _newest(kept).items()},
     )
 
 
@@ -146,7 +149,7 @@ def _waiting(
     """In order. Raises Refused when one between was deleted."""
     segments = shard.segments()
     last = max(segments, default=-1)
-    archived = [fid for of, fid in known if of == number]
+    archived = [fid for of, fid in known if of == number]  # those before them are in pages
     following = max(archived, default=-1) + 1
     if archived and segments and min(segments) > following:
         raise Refused(
@@ -156,7 +159,8 @@ def _waiting(
     for fid, path in segments.items():
         size, kept = path.stat().st_size, known.get((number, fid))
         is_sealed = fid < last or _has_footer(path, size)
-        if kept is not None and (kept.is_sealed or kept.size_bytes >= size):
+        is_paged = bool(archived) and fid < min(archived)
+        if is_paged or (kept is not None and (kept.is_sealed or kept.size_bytes >= size)):
             continue
         if is_sealed or (with_open and size):
             yield _Waiting(number, fid, path, size, is_sealed, fid == last)
@@ -170,15 +174,6 @@ def _has_footer(path: Path, size: int) -> bool:
 
 def _has_grown(waiting: Sequence[_Waiting]) -> bool:
     return any(each.path.stat().st_size != each.size_bytes for each in waiting)
-
-
-def _before(
-    store: ArchiveStore, known: Mapping[tuple[int, int], SegmentIndex], each: _Waiting
-) -> SegmentIndex | None:
-    """The segment before, with its open prewrites, which the catalog does not have."""
-    if (each.shard, each.fid - 1) not in known:
-        return None
-    return _described(store, each.shard, each.fid - 1)
 
 
 def _described(store: ArchiveStore, shard: int, fid: int) -> SegmentIndex:
@@ -208,9 +203,9 @@ def _archived(
             fold.decide(mark.fid, mark.offset)
     size = each.size_bytes if each.is_sealed else end
     index = fold.index(size_bytes=size, crc32c=_checksum(each.path, size), is_sealed=each.is_sealed)
-    places = encode_places(fold.places)
+    places, stretches = encode_places(fold.places)
     if each.is_sealed:  # else readers of the catalog before may find more of them
-        index = msgspec.structs.replace(index, places_crc32c=extend(0, places))
+        index = msgspec.structs.replace(index, places_crc32c=extend(0, places), places=stretches)
     store.put_file(segment_path(each.shard, each.fid), each.path, size)
     store.put(places_path(each.shard, each.fid), places)
     store.put(index_path(each.shard, each.fid), checksummed_json(msgspec.json.encode(index)))
@@ -226,25 +221,26 @@ def _checksum(path: Path, size: int) -> int:
     return checksum
 
 
-def _with_open_lists(
-    store: ArchiveStore,
-    known: Mapping[tuple[int, int], SegmentIndex],
-    cluster_id: int | None,
-    shards: int,
-    *,
-    is_whole: bool,
+def _newest(catalog: ArchiveCatalog) -> dict[int, SegmentIndex]:
+    """The last segment of each shard, which never stands in a page."""
+    return {each.shard: each for each in sorted(catalog.segments, key=_by_shard)}
+
+
+def _by_shard(each: SegmentIndex) -> tuple[int, int]:
+    return each.shard, each.fid
+
+
+def _with(
+    store: ArchiveStore, catalog: ArchiveCatalog, index: SegmentIndex, *, is_whole: bool
 ) -> ArchiveCatalog:
-    """The catalog; up to where it is complete tells the newest segment of each shard."""
-    newest = {shard: max(fid for of, fid in known if of == shard) for shard, _ in known}
-    whole = dict(known)
-    for shard, fid in newest.items():
-        whole[shard, fid] = _described(store, shard, fid)
-    return catalog_of(whole.values(), cluster_id=cluster_id, shards=shards, is_whole=is_whole)
-
-
-def _put_catalog(store: ArchiveStore, catalog: ArchiveCatalog) -> None:
-    document = msgspec.json.format(msgspec.json.encode(catalog), indent=1)
-    store.put(CATALOG_NAME, checksummed_json(document))
+    """The catalog with one segment more, or in the place of what it was. Up to where it is complete
+    tells the newest segment of each shard; `is_whole` as `resolved` has it."""
+    others = (each for each in catalog.segments if _by_shard(each) != _by_shard(index))
+    told = msgspec.structs.replace(index, open=())
+    found = msgspec.structs.replace(catalog, segments=tuple(sorted((*others, told), key=_by_shard)))
+    newest = [_described(store, shard, each.fid) for shard, each in _newest(found).items()]
+    resolved_ts = resolved(newest, catalog.shards, is_whole=is_whole)
+    return msgspec.structs.replace(found, resolved_ts=resolved_ts)
 
 
 def _put_history(store: ArchiveStore, task: Task, kept: ArchiveCatalog) -> tuple[int, ...]:
@@ -260,7 +256,9 @@ def _put_history(store: ArchiveStore, task: Task, kept: ArchiveCatalog) -> tuple
     if before != content:
         if kept.segments and before is not None:
             both = (extend(0, before), now)
-            _put_catalog(store, msgspec.structs.replace(kept, history_crc32c=both))
+            put_catalog(
+                store, msgspec.structs.replace(kept, history_crc32c=both), task.page_segments
+            )
         store.put(HISTORY_NAME, content)
     return (now,)
 
@@ -280,18 +278,16 @@ class Verified:
 def verify(url: str, told: Told = lambda *_: None) -> Verified:
     """Reads every byte of an archive. Raises ConfigError, Corrupt, ArchiveUnavailable."""
     store = ArchiveStore.open(url)
-    try:
-        catalog = decode_catalog(store.read(CATALOG_NAME), url)
-    except FileNotFoundError as error:
-        raise ConfigError(f"{url}: holds no {CATALOG_NAME}, so it is no archive") from error
-    total, done = sum(each.size_bytes for each in catalog.segments), 0
+    catalog = read_catalog(store)
+    segments = sorted(all_segments(store, catalog), key=_by_shard)
+    total, done = sum(each.size_bytes for each in segments), 0
     problems: list[str] = []
     try:
         history_of(store, catalog)
     except (Corrupt, FileNotFoundError) as error:
         problems.append(str(error))
     following: dict[int, int] = {}
-    for each in catalog.segments:
+    for each in segments:
         if following.get(each.shard, each.fid) != each.fid:
             problems.append(f"shard {each.shard}: no segment {following[each.shard]}")
         following[each.shard] = each.fid + 1
@@ -299,7 +295,7 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
         problems += [problem] if problem else []
         done += each.size_bytes
         told(segment_path(each.shard, each.fid), done, total)
-    return Verified(len(catalog.segments), done, tuple(problems))
+    return Verified(len(segments), done, tuple(problems))
 
 
 def _problem(store: ArchiveStore, segment: SegmentIndex) -> str:

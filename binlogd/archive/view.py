@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlogd.archive.places import history_of, read_catalog, segment_path
+from binlogd.archive.catalog import all_segments, history_of, read_catalog
+from binlogd.archive.places import segment_path
 from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Corrupt
 from binlogd.log.directory import segment_file
@@ -38,7 +39,7 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=parent) as made:
         data_dir = Path(made)
-        for each in catalog.segments:
+        for each in all_segments(store, catalog):
             target = segment_file(data_dir, each.shard, FileId(each.fid))
             target.parent.mkdir(parents=True, exist_ok=True)
             source = segment_path(each.shard, each.fid)

@@ -19,7 +19,7 @@ same records, each in the form that its figures need; one property holds the thr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -55,7 +55,8 @@ class LogPosition(NamedTuple):
 class Prewrite(msgspec.Struct, array_like=True):
     """A prewrite without a Commit so far; `floor` is what its commit_ts would be above.
 
-    `is_decided`: it was rolled back, or a Pump knows that nothing will come of it.
+    `is_decided`: it was rolled back, or a Pump knows that nothing will come of it. `tables` are
+    those of its rows; None where an older binlogd did not say.
     """
 
     start_ts: int
@@ -64,6 +65,7 @@ class Prewrite(msgspec.Struct, array_like=True):
     length: int
     floor: int
     is_decided: bool = False
+    tables: tuple[int, ...] | None = None
 
 
 class SyncPoint(msgspec.Struct, array_like=True, frozen=True):
@@ -71,6 +73,17 @@ class SyncPoint(msgspec.Struct, array_like=True, frozen=True):
 
     offset: int
     seen_ts: int
+
+
+class PlacesStretch(msgspec.Struct, array_like=True, frozen=True):
+    """A stretch of the file that says where the commits of a segment stand: from the end of the one
+    before up to `end`. It has those with a commit_ts from `min_ts` to `max_ts`; the last one has
+    none, and says where everything is."""
+
+    end: int
+    crc32c: int
+    min_ts: int = 0
+    max_ts: int = 0
 
 
 class SegmentIndex(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,12 +102,22 @@ class SegmentIndex(msgspec.Struct, frozen=True, kw_only=True):
     resolved_ts: int
     ddl_jobs: tuple[int, ...]
     tables: dict[int, int]
-    """Row changes by table id."""
+    """Row changes by table id, of the prewrites that stand here."""
     sync: tuple[SyncPoint, ...]
     open: tuple[Prewrite, ...]
     """What is needed to go on with the next segment."""
     places_crc32c: int | None = None
     """Of the file that says where its commits stand, once nothing is added to it."""
+    carried: tuple[int, ...] | None = None
+    """Other tables that commits of it may be of, as their prewrites stand in earlier segments; None
+    where nobody knows."""
+    places: tuple[PlacesStretch, ...] = ()
+    """Of that file; none where an older binlogd wrote it, or something may be added."""
+
+    def has_none_but(self, others: Collection[int]) -> bool:
+        """Whether all of its commits are of these tables for certain."""
+        known = self.carried is not None and not self.ddl_jobs
+        return known and all(each in others for each in (*self.tables, *(self.carried or ())))
 
 
 class Fold:
@@ -112,6 +135,7 @@ class Fold:
         self._fid = fid
         self.places: list[LogPosition] = []
         self._tables: Counter[int] = Counter()
+        self._carried: set[int] | None = set()
         self._ddl_jobs: dict[int, None] = {}
         self._sync: list[SyncPoint] = []
 
@@ -159,6 +183,7 @@ class Fold:
             tables=dict(sorted(self._tables.items())),
             sync=tuple(self._sync),
             open=tuple(self._open.values()),
+            carried=None if self._carried is None else tuple(sorted(self._carried)),
         )
 
     @property
@@ -173,11 +198,13 @@ class Fold:
         if head.start_ts in self._open or head.start_ts in self._outcomes:
             return  # sent again: the first stands further ahead, or has nothing to wait for
         floor = max(head.start_ts, self._seen_ts)
-        found = Prewrite(head.start_ts, self._fid, offset, len(payload), floor)
+        found = Prewrite(head.start_ts, self._fid, offset, len(payload), floor, tables=())
         self._open[head.start_ts] = found
         if head.ddl_job_id == 0:
-            for change in mutations(body(payload).prewrite_value)[1]:
+            changes = mutations(body(payload).prewrite_value)[1]
+            for change in changes:
                 self._tables[change.table_id] += len(change.sequence)
+            found.tables = tuple(change.table_id for change in changes)
 
     def _commit(self, head: Head, offset: int, length: int) -> None:
         if head.commit_ts == 0:
@@ -186,6 +213,10 @@ class Fold:
         self._outcomes[head.start_ts] = None
         if len(self._outcomes) > OUTCOMES_KEPT_MAX:
             del self._outcomes[next(iter(self._outcomes))]
+        if found is None or found.tables is None:
+            self._carried = None
+        elif found.fid != self._fid and self._carried is not None:
+            self._carried.update(found.tables)
         place = (found.fid, found.offset, found.length) if found else (-1, 0, 0)
         self.places.append(
             LogPosition(

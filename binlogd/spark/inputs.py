@@ -16,20 +16,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from binlogd.archive.places import (
-    CATALOG_NAME,
-    ArchivedIndex,
-    DirectoryIndex,
-    TransactionIndex,
-    history_of,
-    read_catalog,
-)
+from binlogd.archive.catalog import CATALOG_NAME, history_of, read_catalog
+from binlogd.archive.places import ArchivedIndex, DirectoryIndex, TransactionIndex, Unwanted
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.log.directory import STORE_FILE
+from binlogd.spark.other_tables import ids_elsewhere
 from binlogd.spark.remote import RemotePump
 from binlogd.spark.request import ReadRequest, given_jobs
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
@@ -157,12 +152,27 @@ class _Placed:
 
 
 class ArchiveInput(_Placed):
-    """An archive; it is never changed, only added to."""
+    """An archive; it is never changed, only added to. Its catalog tells what a read of one table
+    needs not look at, and how to cut the rest; no index is read for that."""
 
     def __init__(self, wanted: ReadRequest) -> None:
         self._store = ArchiveStore.open(wanted.path)
         self._catalog = read_catalog(self._store)
-        super().__init__(wanted, self._store, ArchivedIndex(self._store, self._catalog))
+        unwanted = self._unwanted if wanted.form == "rows" else None
+        self._index = ArchivedIndex(self._store, self._catalog, unwanted)
+        super().__init__(wanted, self._store, self._index)
+
+    def _unwanted(self) -> Unwanted:
+        jobs = self.jobs()
+        return Unwanted(ids_elsewhere(jobs, self._wanted.table), {job.id for job in jobs})
+
+    def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
+        """See Input."""
+        return self._index.bounds(after, upto, wanted.partition_transactions)
+
+    def has_any(self, after: Tso, upto: Tso) -> bool:
+        """See Input."""
+        return self._index.has_any(after, upto)
 
     def cluster_id(self) -> int | None:
         """See Input."""

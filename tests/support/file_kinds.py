@@ -9,7 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from binlogd.archive.places import ArchivedIndex, DirectoryIndex, read_catalog
+from binlogd.archive import catalog as catalog_module
+from binlogd.archive.catalog import read_catalog
+from binlogd.archive.places import ArchivedIndex, DirectoryIndex
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Task
@@ -64,9 +66,10 @@ _LAKE = "none: JSON without a checksum; what does not decode is named"
 _EXPORT = "none: the manifest has SHA-256 of each file, and no checksum of its own"
 _TRANSIENT = "none: a child's orders, or its log, which ends with it"
 WRITERS: dict[str, list[str]] = {
+    "archive/catalog.py": ["catalog of an archive", "page of an archive"],
     "archive/places.py": ["index"],
     "archive/store.py": ["segment of an archive"],
-    "archive/upload.py": ["catalog of an archive", "description of an archive"],
+    "archive/upload.py": ["description of an archive"],
     "commands/savepoint.py": ["savepoint"],
     "drainer/files/relay_original.py": ["original relay", "base of an original relay"],
     "drainer/files/sink.py": ["file of a sink", "compressed file", "savepoint"],
@@ -571,7 +574,14 @@ def _archive(directory: Path) -> None:
     archive(task)
 
 
+def _paged_archive(directory: Path) -> None:
+    """The first segment of two stands in a page."""
+    _archive(directory)
+    _second(directory)
+
+
 def _archive_read(directory: Path) -> object:
+    catalog_module._segments_of.cache_clear()
     store = ArchiveStore.open(str(directory / "to"))
     catalog = read_catalog(store)
     places = ArchivedIndex(store, catalog)
@@ -592,14 +602,19 @@ def _archive_verified(directory: Path) -> object:
     return found
 
 
-def _archive_continued(directory: Path) -> object:
+def _second(directory: Path) -> None:
     """With one more transaction in a second segment."""
     data = directory / "data"
     more = prewrite_binlog(Tso(90), prewrite_value=b"\x08\x01"), commit_binlog(Tso(90), Tso(95))
     content = b"".join(map(record.encode, more)) + record.footer(Tso(95))
     (_value(data) / "000001.vlog").write_bytes(content)
     url, history = str(directory / "to"), str(directory / "history.json")
-    archive(Task(data_dir=str(data), url=url, history=history, cluster_id=7))
+    task = Task(data_dir=str(data), url=url, history=history, cluster_id=7, page_segments=1)
+    archive(task)
+
+
+def _archive_continued(directory: Path) -> object:
+    _second(directory)
     return _archive_read(directory)
 
 
@@ -661,6 +676,13 @@ def _kinds() -> list[Kind]:
                 ("places", "shard-0/*.parquet"),
                 ("DDL history", "ddl_history.json"),
             )
+        ),
+        Kind(
+            "page of an archive",
+            _paged_archive,
+            "to/pages/*.json",
+            [archives[0], archives[2]],
+            named_by=("pages/000000",),
         ),
         Kind(
             "upstream.db",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from binlogd.archive.places import decode_catalog
+from binlogd.archive.catalog import decode_catalog
 from binlogd.drainer.files import log as files
 from binlogd.drainer.files.checkpoint import Savepoint
 from binlogd.errors import ConfigError, Corrupt

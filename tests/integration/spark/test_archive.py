@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.archive.places import read_catalog
+from binlogd.archive.catalog import read_catalog
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Mark, Task
 from binlogd.archive.upload import archive, verify

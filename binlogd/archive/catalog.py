@@ -1,0 +1,191 @@
+"""What an archive holds: `catalog.json`, written last, so everything that it names is there.
+
+Its newest segments stand in it; the others in pages of a fixed number of segments, which never
+change. So an upload writes one small file, and a reader fetches the pages of its range, once.
+
+    catalog = read_catalog(store)
+    segments_in(store, catalog, after, upto)
+
+A catalog without pages has format 1, as an older binlogd writes and reads it; with pages it has
+format 2, which that refuses. docs/FORMAT.md, decisions/0129-planning-by-the-catalog.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import msgspec
+
+from binlogd.archive.store import ArchiveStore
+from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
+from binlogd.errors import ConfigError, Corrupt
+from binlogd.log.checked_text import check_json, checksummed_json
+from binlogd.log.record import extend
+from binlogd.log.segment_index import SegmentIndex
+from binlogd.tso import MAX_TS, NO_TS, Tso
+
+HISTORY_NAME = "ddl_history.json"
+CATALOG_FORMAT = 1
+PAGED_FORMAT = 2
+PAGES_CACHED_MAX = 32
+"""Of this process: a page of segments of 100 tables takes about a megabyte."""
+
+_Order = tuple[int, int, int]
+
+
+class CatalogPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A file with descriptions of segments; `min_ts` and `max_ts` are of their commits, 0 where
+    there are none. `fids`: of each shard, the first and the last segment."""
+
+    name: str
+    crc32c: int
+    segments: int
+    min_ts: int
+    max_ts: int
+    fids: tuple[_Order, ...]
+
+
+class ArchiveCatalog(msgspec.Struct, frozen=True, kw_only=True):
+    """The catalog itself; `segments` are those that stand in no page."""
+
+    format: int = CATALOG_FORMAT
+    cluster_id: int | None
+    shards: int
+    resolved_ts: int
+    segments: tuple[SegmentIndex, ...]
+    gone_ts: int = 0
+    """Up to here binlogs may have been deleted before they were archived."""
+    history_crc32c: tuple[int, ...] = ()
+    """Of the DDL history: while it is written anew, of both; none where nobody has told."""
+    pages: tuple[CatalogPage, ...] = ()
+
+    def first_fids(self) -> dict[int, int]:
+        """Where the archive of each shard begins."""
+        begins = [(shard, first) for page in self.pages for shard, first, _ in page.fids]
+        begins += [(each.shard, each.fid) for each in self.segments]
+        first: dict[int, int] = {}
+        for shard, fid in begins:
+            first[shard] = min(fid, first.get(shard, fid))
+        return first
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def read_catalog(store: ArchiveStore) -> ArchiveCatalog:
+    """Raises ConfigError where there is no archive, Corrupt."""
+    try:
+        content = store.read(CATALOG_NAME)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{store.url}: holds no {CATALOG_NAME}, so it is no archive; `binlogd archive` makes"
+            " one, and `[archive] url` of `binlogd serve` keeps one up to date"
+        ) from error
+    return decode_catalog(content, store.url)
+
+
+def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
+    """Raises Corrupt, ConfigError for a newer format."""
+    try:
+        check_json(content)
+        catalog = msgspec.json.decode(content, type=ArchiveCatalog)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Corrupt(f"{where}/{CATALOG_NAME}: is no catalog: {error}") from error
+    if catalog.format not in (CATALOG_FORMAT, PAGED_FORMAT):
+        raise ConfigError(f"{where}: an archive of format {catalog.format}, this is older")
+    return catalog
+
+
+def all_segments(store: ArchiveStore, catalog: ArchiveCatalog) -> Iterator[SegmentIndex]:
+    """Every segment, a page at a time. Raises Corrupt."""
+    for page in catalog.pages:
+        yield from _segments_of(store, page)
+    yield from catalog.segments
+
+
+def segments_in(
+    store: ArchiveStore, catalog: ArchiveCatalog, after: Tso = NO_TS, upto: Tso = MAX_TS
+) -> list[SegmentIndex]:
+    """Those that may have a commit in (after, upto]; no other page is read. Raises Corrupt."""
+    pages = [each for each in catalog.pages if each.max_ts > after and each.min_ts <= upto]
+    found = [each for page in pages for each in _segments_of(store, page)]
+    found += catalog.segments
+    return [
+        each for each in found if each.transactions and each.max_ts > after and each.min_ts <= upto
+    ]
+
+
+@lru_cache(PAGES_CACHED_MAX)
+def _segments_of(store: ArchiveStore, page: CatalogPage) -> tuple[SegmentIndex, ...]:
+    """What a page says; it never changes."""
+    where = f"{store.url}/{page.name}"
+    try:
+        content = store.read(page.name)
+        if extend(0, content) != page.crc32c:
+            raise ValueError("its checksum is not the one in the catalog")
+        return msgspec.json.decode(content, type=tuple[SegmentIndex, ...])
+    except (msgspec.DecodeError, ValueError, FileNotFoundError) as error:
+        raise Corrupt(f"{where}: {error}; `binlogd archive --check` tells more") from error
+
+
+def history_of(store: ArchiveStore, catalog: ArchiveCatalog) -> bytes:
+    """The DDL history. Raises Corrupt."""
+    content = store.read(HISTORY_NAME)
+    known, found = catalog.history_crc32c, extend(0, content)
+    if known and found not in known and found not in read_catalog(store).history_crc32c:
+        raise Corrupt(f"{store.url}/{HISTORY_NAME}: its checksum is not the one in the catalog")
+    return content
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def put_catalog(store: ArchiveStore, catalog: ArchiveCatalog, page_segments: int) -> ArchiveCatalog:
+    """Writes it, and before it the pages that are full; what was written."""
+    while page := _full(catalog.segments, page_segments):
+        catalog = _with_page(store, catalog, page)
+    form = PAGED_FORMAT if catalog.pages else CATALOG_FORMAT
+    catalog = msgspec.structs.replace(catalog, format=form)
+    document = msgspec.json.format(msgspec.json.encode(catalog), indent=1)
+    store.put(CATALOG_NAME, checksummed_json(document))
+    return catalog
+
+
+def _with_page(
+    store: ArchiveStore, catalog: ArchiveCatalog, segments: list[SegmentIndex]
+) -> ArchiveCatalog:
+    content = msgspec.json.encode(segments)
+    crc32c, committed = extend(0, content), [each for each in segments if each.transactions]
+    number = 1 + max((int(each.name[6:12]) for each in catalog.pages), default=-1)
+    fids: dict[int, list[int]] = {}
+    for each in segments:
+        fids.setdefault(each.shard, []).append(each.fid)
+    page = CatalogPage(
+        name=f"pages/{number:06d}-{crc32c:08x}.json",  # another content, another name
+        crc32c=crc32c,
+        segments=len(segments),
+        min_ts=min((each.min_ts for each in committed), default=0),
+        max_ts=max((each.max_ts for each in committed), default=0),
+        fids=tuple((shard, min(of), max(of)) for shard, of in sorted(fids.items())),
+    )
+    store.put(page.name, content)
+    paged = {(each.shard, each.fid) for each in segments}
+    left = tuple(each for each in catalog.segments if (each.shard, each.fid) not in paged)
+    return msgspec.structs.replace(catalog, segments=left, pages=(*catalog.pages, page))
+
+
+def _full(segments: tuple[SegmentIndex, ...], page_segments: int) -> list[SegmentIndex]:
+    """The oldest segments that nothing is added to, of each shard the first ones; [] while there is
+    no page of them. The newest of a shard stays: the next upload begins with it."""
+    by_shard: dict[int, list[SegmentIndex]] = {}
+    for each in sorted(segments, key=lambda each: (each.shard, each.fid)):
+        by_shard.setdefault(each.shard, []).append(each)
+    whole: list[SegmentIndex] = []
+    for of in by_shard.values():
+        growing = next((at for at, each in enumerate(of) if not each.is_sealed), len(of))
+        whole += of[: min(growing, len(of) - 1)]
+    if len(whole) < page_segments:
+        return []
+    whole.sort(key=lambda each: (each.seen_ts, each.shard, each.fid))  # which grows in a shard
+    return whole[:page_segments]
