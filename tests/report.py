@@ -57,11 +57,15 @@ def entries() -> Iterator[Entry]:
     """All that `build/` has."""
     for junit in compatibility.runs_in(BUILD):
         yield from entries_of(junit)
-    for name in ("fuzz", "load", "sim"):
+    for name in ("fuzz", "load", "sim", "sim-short"):
         path = BUILD / f"{name}.json"
         if path.exists():
             found = json.loads(path.read_text())
-            yield from map(_of_fuzz, found) if name == "fuzz" else [{"kind": name, **found}]
+            yield from (
+                map(_of_fuzz, found)
+                if name == "fuzz"
+                else [{"kind": name.partition("-")[0], **found}]
+            )
 
 
 def _of_fuzz(target: Entry) -> Entry:
@@ -156,6 +160,7 @@ def _command(entry: Entry) -> str:
 
 def _simulated(entry: Entry) -> tuple[str, ...]:
     seeds = f"{entry['first_seed']}-{entry['last_seed']}"
+    seeds += " --short" if entry.get("form") == "short" else ""
     return (
         f"{entry['seeds']:,}",
         f"{entry['virtual_hours']:,}",

@@ -2,6 +2,7 @@
 
     python -m tests.sim 4711                       one seed, twice: both must be the same
     python -m tests.sim --seeds 1-200              many, with a line of progress
+    python -m tests.sim --seeds 1-200 --short      many short lives, as make test has them
     python -m tests.sim --seeds 1-200 --publish    adds build/sim.json, which make report reads
     python -m tests.sim --seeds 1-1000 --until-failure
                                                    ends with the first that fails: exit code 1
@@ -29,7 +30,9 @@ from tests.sim.shrinking import command, shrunk
 from tests.sim.world import Outcome, run
 from tests.support.commit import commit
 
-PUBLISHED = Path(__file__).parents[2] / "build" / "sim.json"
+BUILD = Path(__file__).parents[2] / "build"
+PUBLISHED = {False: BUILD / "sim.json", True: BUILD / "sim-short.json"}
+"""Long lives, and short ones."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__.split("\n")[0])
     parser.add_argument("seed", type=int, nargs="?")
     parser.add_argument("--seeds", help="FROM-TO, both included")
+    parser.add_argument("--short", action="store_true", help="a quarter of the transactions")
     parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
     parser.add_argument("--twice", action="store_true", help="each seed twice, with the same hash")
     parser.add_argument("--publish", action="store_true", help="write build/sim.json")
@@ -69,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(asked: argparse.Namespace, seed: int) -> Plan:
-    plan = drawn(seed)
+    plan = drawn(seed, is_short=asked.short)
     if asked.transactions is not None:
         plan = replace(plan, habit=replace(plan.habit, transactions=asked.transactions))
     kept = tuple(each for each in plan.faults if each not in asked.without)
@@ -113,14 +117,15 @@ def _publish(
     told = {
         "first_seed": plans[0].seed,
         "last_seed": plans[done - 1].seed,
+        "form": "short" if plans[0].is_short else "",
         "seeds": done,
         "virtual_hours": round(virtual_s / 3600, 1),
         "faults": dict(sorted(faults.items())),
         "failed": failed,
         "commit": commit(),
     }
-    PUBLISHED.parent.mkdir(exist_ok=True)
-    PUBLISHED.write_text(json.dumps(told, indent=1) + "\n")
+    BUILD.mkdir(exist_ok=True)
+    PUBLISHED[plans[0].is_short].write_text(json.dumps(told, indent=1) + "\n")
 
 
 def _lived(plans: list[Plan], asked: argparse.Namespace) -> Iterator[tuple[Outcome, bool]]:

@@ -24,6 +24,13 @@ class SimFile:
     content: bytearray = field(default_factory=bytearray)
     synced: int = 0
     is_name_durable: bool = False
+    zeros: int = 0
+    """More behind the content, all of them durable, which nobody reads."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self.content) + self.zeros
 
 
 @dataclass
@@ -80,7 +87,7 @@ class SimDisk:
             for position in range(file.synced, keep):
                 if self._rng.random() < self.flips:
                     content[position] ^= 1 << self._rng.randrange(8)
-            after.files[path] = SimFile(content, keep, is_name_durable=True)
+            after.files[path] = SimFile(content, keep, is_name_durable=True, zeros=file.zeros)
         return after
 
     def kill(self) -> SimDisk:
@@ -107,7 +114,7 @@ class SimDisk:
     async def sizes(self, directory: Path) -> dict[str, int]:
         self._need(directory)
         return {
-            path.name: len(file.content)
+            path.name: file.size
             for path, file in sorted(self.files.items())
             if path.parent == directory
         }
@@ -150,7 +157,8 @@ class SimDisk:
         self.files[path] = SimFile(bytearray(content), len(content), is_name_durable=True)
 
     async def reserve(self, path: Path, size_bytes: int) -> None:
-        await self.write_whole(path, bytes(size_bytes))
+        self._need(path.parent)
+        self.files[path] = SimFile(is_name_durable=True, zeros=size_bytes)
 
     async def compress(self, source: Path, target: Path) -> None:
         await self._wait()
@@ -162,7 +170,7 @@ class SimDisk:
 
     async def space(self, directory: Path) -> Space:
         self._need(directory)
-        return Space(self.free + sum(len(file.content) for file in self.files.values()), self.free)
+        return Space(self.free + sum(file.size for file in self.files.values()), self.free)
 
     async def lock(self, path: Path) -> SimLock:
         if path in self.locked:

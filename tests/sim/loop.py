@@ -253,7 +253,9 @@ def forgotten() -> Iterator[None]:
     """Around a whole simulation: what it leaves is collected at the end of the block and nowhere in
     between, and what the dead say to that is not heard."""
     gc.collect()
-    gc.freeze()  # what was there before is not looked through again
+    # What was there before is looked through by no collection to come: to do that for each life
+    # would cost a third of a short one.
+    gc.freeze()
     gc.disable()  # when something is collected would depend on what ran before
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
@@ -262,4 +264,3 @@ def forgotten() -> Iterator[None]:
         gc.collect()
         sys.unraisablehook = hook
         gc.enable()
-        gc.unfreeze()

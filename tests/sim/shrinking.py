@@ -43,8 +43,9 @@ def _smaller(plan: Plan) -> list[Plan]:
 
 def command(plan: Plan) -> str:
     """What repeats it."""
-    whole = drawn(plan.seed)
+    whole = drawn(plan.seed, is_short=plan.is_short)
     parts = [f"python -m tests.sim {plan.seed}"]
+    parts += ["--short"] if plan.is_short else []
     parts += [f'--without "{gone}"' for gone in whole.faults if gone not in plan.faults]
     if plan.habit.transactions != whole.habit.transactions:
         parts.append(f"--transactions {plan.habit.transactions}")

@@ -17,10 +17,11 @@ from tests.sim.shrinking import command
 from tests.sim.world import Outcome, run
 
 ROOT = Path(__file__).parents[2]
-SEEDS, GATE_SEEDS = 16, 8
+SEEDS = 16
+SHORT_SEEDS, TOGETHER = 200, 25
 FOUND_BY = (4, 10, 13)
 """Seeds that find what the tests plant."""
-FRESH = 50
+FRESH, FRESH_SHORT = 50, 4
 SOAK_SEEDS = 2_000
 
 
@@ -28,16 +29,21 @@ def held(outcome: Outcome) -> None:
     assert outcome.violation == "", f"{outcome.violation}\nrepeat: {command(outcome.plan)}"
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        *range(0, GATE_SEEDS, 4),
-        *(pytest.param(first, marks=pytest.mark.soak) for first in range(GATE_SEEDS, SEEDS, 4)),
-    ],
-)
+@pytest.mark.parametrize("first", range(0, SHORT_SEEDS, TOGETHER))
 def test_whatever_fails_nothing_is_lost(first: int) -> None:
-    for seed in range(first, first + 4):
-        held(run(drawn(seed)))
+    for seed in range(first, first + TOGETHER):
+        held(run(drawn(seed, is_short=True)))
+
+
+def test_of_short_lives_that_nobody_has_seen() -> None:
+    for _ in range(FRESH_SHORT):
+        held(run(drawn(random.SystemRandom().randrange(1 << 32), is_short=True)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_fails_in_a_long_life_nothing_is_lost(seed: int) -> None:
+    held(run(drawn(seed)))
 
 
 @pytest.mark.soak

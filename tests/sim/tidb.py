@@ -186,7 +186,7 @@ class Tidb:
 
     async def run(self) -> None:
         """Until all transactions are over, and their outcomes sent or given up."""
-        while not await self._pd.nodes(PUMP):  # noqa: ASYNC110 - as a TiDB that starts does
+        while not await self._has_pumps():  # noqa: ASYNC110 - as a TiDB that starts does
             await asyncio.sleep(0.5)
         async with self._client() as client, asyncio.TaskGroup() as group:
             following = group.create_task(client.run())
@@ -195,6 +195,13 @@ class Tidb:
                 for _ in range(self._habit.sessions):
                     sessions.create_task(self._session(client))
             following.cancel()
+
+    async def _has_pumps(self) -> bool:
+        """False while PD does not answer, too."""
+        try:
+            return bool(await self._pd.nodes(PUMP))
+        except UpstreamUnavailable:
+            return False
 
     def _client(self) -> PumpsClient:
         directory = _RegisteredAddresses(self._pd)
