@@ -47,8 +47,8 @@ class UndecidedLateCommits(Protocol):
 
 
 def reached(sink: Sink, applied_ts: Tso) -> Tso:
-    """How far any part of the downstream may have come."""
-    return max(applied_ts, sink.applied_ts(), *sink.statistics().lane_ts)
+    """How far any part of the downstream may have come, be it with a part of a transaction."""
+    return max(applied_ts, sink.applied_ts(), sink.statistics().furthest_ts)
 
 
 class KnownLateCommits:

@@ -22,6 +22,7 @@ import structlog
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.late_commits import reached
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Decoded, Dml, Txn
@@ -99,7 +100,7 @@ async def where_to_begin(sink: Sink, to_ts: Tso | None) -> Checkpoint:
         raise ConfigError(
             "the downstream has no checkpoint, so nobody knows from where on to restore"
         )
-    furthest = max(checkpoint.commit_ts, sink.applied_ts(), *sink.statistics().lane_ts)
+    furthest = reached(sink, checkpoint.commit_ts)
     if to_ts is not None and to_ts < furthest:
         raise ConfigError(
             f"--to-ts {to_ts}: the downstream has transactions up to {furthest} already, and a"
@@ -111,7 +112,7 @@ async def where_to_begin(sink: Sink, to_ts: Tso | None) -> Checkpoint:
 def check_complete(sink: Sink, checkpoint: Checkpoint, newest_ts: Tso) -> None:
     """Raises ConfigError where the downstream has what is behind the end of the relay log: of what
     was applied there in part, nobody has the rest."""
-    furthest = max(sink.statistics().lane_ts or (sink.applied_ts(),))
+    furthest = reached(sink, NO_TS)
     if furthest > max(newest_ts, checkpoint.commit_ts):
         raise ConfigError(
             f"the relay log ends at commit_ts {newest_ts}, and the downstream has transactions up"

@@ -574,11 +574,9 @@ class Session:
             if self._is_over.is_set() or (self._is_settled and not is_consistent):
                 return  # its timer had run out while the session ended: all is saved, the sink gone
             commit_ts = self._savable_ts(at_rest=is_consistent)
-            is_consistent = is_consistent and commit_ts >= self._sink.applied_ts()
-            version = self.checkpoint.schema_version
-            for ts, since in self._versions:
-                if ts <= commit_ts:
-                    version = max(version, since)
+            is_consistent = is_consistent and commit_ts >= late_commits.reached(self._sink, NO_TS)
+            passed = (version for ts, version in self._versions if ts <= commit_ts)
+            version = max([self.checkpoint.schema_version, *passed])
             checkpoint = Checkpoint(commit_ts, is_consistent, version, self.checkpoint.ts_map)
             await self._sink.save(checkpoint)
             self.checkpoint = checkpoint

@@ -17,7 +17,7 @@ from binlogd.drainer.measures import FileStatistics
 from binlogd.drainer.txn import Txn
 from binlogd.status import DdlAtWork
 from binlogd.telemetry.histogram import HistogramStatistics
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 
 class RowNotFoundRule(Enum):
@@ -66,6 +66,8 @@ class SinkStatistics:
     """The DDL that is at work now."""
     rows_not_found: int = 0
     """Rows to be changed that were not there, where the rule is not to stop."""
+    furthest_ts: Tso = NO_TS
+    """Nothing beyond it is there, not even a part: where no lane is ahead, perhaps NO_TS."""
     values_in_doubt: int = 0
     """DDLs that cut values downstream."""
     trash: TrashStatistics | None = None

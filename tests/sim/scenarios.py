@@ -13,6 +13,11 @@ def plan(seed: int, *, transactions: int | None = None, without: tuple[str, ...]
     return _smaller(drawn(seed), transactions, without)
 
 
+def short(seed: int) -> Plan:
+    """The plan of a short life."""
+    return drawn(seed, is_short=True)
+
+
 def in_memory(seed: int, *, transactions: int | None = None, without: tuple[str, ...] = ()) -> Plan:
     """As `plan`, as it was when the downstream was a store in memory."""
     return _smaller(before_the_database(seed), transactions, without)
@@ -41,4 +46,5 @@ SCENARIOS: dict[str, Plan] = {
     "a Drainer is paused before the first binlog and resumed": _few(
         0, ("pause drainer",), Database(), transactions=10
     ),
+    "a Drainer whose lanes stand apart is stopped before it is given anything": short(156),
 }

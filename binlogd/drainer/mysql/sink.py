@@ -210,9 +210,8 @@ class MySqlSink:
 
     def applied_ts(self) -> Tso:
         """See Sink."""
-        if self._applier is None:
-            return self._restart.low_ts
-        return self._current.applied_ts()
+        applier = self._applier
+        return self._restart.low_ts if applier is None else applier.applied_ts()
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """See Sink."""
@@ -233,12 +232,11 @@ class MySqlSink:
     def statistics(self) -> SinkStatistics:
         """See Sink."""
         counters = [self._retired]
-        lane_ts: tuple[Tso, ...] = ()
+        positions: Sequence[LanePosition] = ()
         rows_queued = txns_queued = 0
-        if self._applier is not None:
-            applier = self._current
+        if (applier := self._applier) is not None:
             counters += [writer.counters for writer in applier.writers]
-            lane_ts = tuple(position.whole_ts for position in applier.positions)
+            positions = applier.positions
             rows_queued, txns_queued = applier.changes_queued, applier.txns_queued
         retries = sum((each.retries for each in counters), Counter[str]())
         return SinkStatistics(
@@ -246,7 +244,8 @@ class MySqlSink:
             txns_applied=sum(each.txns for each in counters),
             rows_applied=sum(each.rows for each in counters),
             ddls_applied=self._ddls,
-            lane_ts=lane_ts,
+            lane_ts=tuple(each.whole_ts for each in positions),
+            furthest_ts=max((each.commit_ts for each in positions), default=NO_TS),
             txns_queued=txns_queued,
             rows_queued=rows_queued,
             bytes_written=sum(each.bytes_written for each in counters),

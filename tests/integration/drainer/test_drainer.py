@@ -585,6 +585,26 @@ async def test_a_checkpoint_is_consistent_behind_all_that_was_pulled(place: Plac
     assert place.held() == Counter(range(11, 41))
 
 
+class Apart(MemorySink):
+    """A lane of it has more from the life before, the others have not."""
+
+    def statistics(self) -> SinkStatistics:
+        return replace(super().statistics(), furthest_ts=Tso(40))
+
+
+@pytest.mark.parametrize(
+    ("pulled_to", "is_consistent"), [(CREATED, False), (39, False), (40, True)]
+)
+async def test_a_checkpoint_is_not_consistent_before_the_lane_that_is_furthest(
+    place: Place, monkeypatch: pytest.MonkeyPatch, pulled_to: int, *, is_consistent: bool
+) -> None:
+    monkeypatch.setattr(place, "sink", lambda: Apart(place.store))
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, pulled_to + 1)))
+    async with place.running() as drainer:
+        await until(lambda: (now := drainer.statistics().merge) and now.resolved_ts == pulled_to)
+    assert place.store.checkpoint == Checkpoint(Tso(pulled_to), is_consistent, schema_version=2)
+
+
 async def test_transactions_of_one_commit_ts_are_given_to_the_sink_together(
     place: Place, slow_sink: SlowToTake
 ) -> None:

@@ -301,14 +301,19 @@ async def test_a_transaction_above_the_limits_is_cut_and_taken_up_in_its_middle(
     rows = [(n, n) for n in range(2000)]
     big = dml(5, inserted(keyless, *rows), inserted(T, *((n, n, b"x") for n in range(2000))))
     pieces: list[int] = []
+    begun_at: list[tuple[Tso, int]] = []
     while len(pieces) < 5:
         with pytest.raises(ExceptionGroup):  # noqa: PT012 - what the group of the run ends with
             async with (
                 running(sink_for(db, 2, limits=limits)) as sink,
                 asyncio.TaskGroup() as group,
             ):
+                stored = db.execute("SELECT MAX(commit_ts) FROM tidb_binlog.progress")[0][0]
+                begun_at.append((sink.statistics().furthest_ts, int(stored or 0)))
                 group.create_task(_fail_when_cut_above(max(pieces, default=0), db, pieces))
                 await sink.submit([big])
+    assert (5, 5) in begun_at, "a part of it was there, and no lane had it whole"
+    assert all(told == stored for told, stored in begun_at)
     await apply(sink_for(db, 2, limits=limits), big)
     assert db.execute("SELECT COUNT(*), COUNT(DISTINCT id) FROM s.k") == [(b"2000", b"2000")]
     assert db.execute("SELECT COUNT(*) FROM s.t") == [(b"2000",)]

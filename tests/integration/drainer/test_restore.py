@@ -209,10 +209,10 @@ async def test_a_restore_that_dies_leaves_a_checkpoint_that_says_nothing_of_cons
 
 
 class Lanes(MemorySink):
-    """At whose end some lanes are further than others."""
+    """At whose end some lane has begun what others have not."""
 
     def statistics(self) -> SinkStatistics:
-        return replace(super().statistics(), lane_ts=(Tso(5), Tso(30)))
+        return replace(super().statistics(), furthest_ts=Tso(30))
 
 
 @pytest.mark.parametrize(("newest_ts", "is_complete"), [(29, False), (30, True)])
