@@ -355,7 +355,7 @@ class Filer:
                 await self._note_needed(entries)
             changed = self._log.changed()
             doubted = [each for each in self._suspects if (each.fid, each.offset) < marks.head]
-            late = await late_among(self.index, entries, doubted)
+            late = await late_among(self.index, marks, entries, doubted)
             is_durable = bool(late or self._owed)
             await self.index.put(entries, marks, changed, late=late, is_durable=is_durable)
             if is_durable:

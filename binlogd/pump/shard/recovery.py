@@ -150,7 +150,7 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
         unfiled = [entry for entry in entries if (entry.fid, entry.offset) >= head]
         if unfiled:
             suspects = [each for each in suspects if (each.fid, each.offset) >= head]
-            await index.put(unfiled, late=await late_among(index, unfiled, suspects))
+            await index.put(unfiled, late=await late_among(index, marks, unfiled, suspects))
             head = unfiled[-1].end
         await note_needed(index, value_log, unplaced)
         scanned += len(entries)
@@ -214,11 +214,12 @@ def sort_again(
 
 
 async def late_among(
-    index: SqliteIndex, entries: Sequence[Entry], suspects: Sequence[Entry]
+    index: SqliteIndex, marks: Marks, entries: Sequence[Entry], suspects: Sequence[Entry]
 ) -> list[LateRow]:
     """Which of the suspects nobody knew before: neither the index, which has everything in front of
     `entries`, nor an earlier one of these, among which they stand.
 
+    One whose rows garbage collection has taken is repeated (decisions/0128-repeated-behind-gc.md).
     Raises IndexUnavailable or CorruptIndex.
     """
     if not suspects:
@@ -226,12 +227,19 @@ async def late_among(
     first: dict[tuple[Tso, Tso], Entry] = {}
     for entry in entries:
         first.setdefault((entry.commit_ts, entry.start_ts), entry)
+    begun = {entry.start_ts for entry in entries if entry.tp == BinlogType.PREWRITE}
     late = []
     for each in suspects:
         commit = (each.commit_ts, each.start_ts)
-        if first.get(commit) == each and not await index.has_commit(*commit):
+        if first.get(commit) != each or await index.has_commit(*commit):
+            continue
+        place = (await index.prewrites([each.start_ts])).get(each.start_ts)
+        has_rows = each.start_ts in begun or (place is not None and place.fid >= marks.first_fid)
+        if each.commit_ts > marks.gc_ts or has_rows:
             late.append(LateRow(*commit, each.place))
             log.error("commit_below_watermark", commit_ts=commit[0], start_ts=commit[1])
+        else:
+            log.warning("commit_behind_gc", commit_ts=commit[0], start_ts=commit[1])
     return late
 
 

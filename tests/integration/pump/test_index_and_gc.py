@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.errors import Behind, IndexUnavailable
@@ -115,6 +116,40 @@ async def test_what_was_deleted_is_known_without_an_index(tmp_path: Path) -> Non
             assert await pulled(pump, upto=at(30 * DAY + 2)) == expected
             with pytest.raises(Behind):
                 await pulled(pump, upto=at(30 * DAY + 2), after=at(5))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["at once", "after a restart"])
+async def test_a_commit_repeated_behind_what_is_deleted_is_no_late_one(
+    tmp_path: Path, *, is_restarted: bool
+) -> None:
+    """Garbage collection has taken its prewrite and its first record, for everybody had it. One
+    whose prewrite is there came too late, wherever gc_ts stands."""
+    small = replace(ROOMY, segment_bytes_max=2_000, window_bytes_max=1)
+    async with posix_world(tmp_path) as world:
+        world.clock.now_ms += 30 * 86_400_000
+        with capture_logs() as logged:
+            async with world.pump(small) as pump:
+                await month_written(pump)
+                await pump.collect_garbage()
+                assert pump.statistics().shards[0].gc_ts > at(10 * DAY)
+                if not is_restarted:
+                    await behind_what_is_deleted(pump)
+            if is_restarted:
+                async with world.pump(small) as pump:
+                    await behind_what_is_deleted(pump)
+            async with world.pump(small) as pump:
+                assert [each.commit_ts for each in pump.late.unresolved()] == [at(8 * DAY)]
+        told = [line["commit_ts"] for line in logged if line["event"] == "commit_behind_gc"]
+        assert told == [at(3 * DAY + 2)]
+
+
+async def behind_what_is_deleted(pump: Pump) -> None:
+    """A repeated commit, and a late one."""
+    await written(pump, commit(3 * DAY + 1, 3 * DAY + 2))
+    await written(pump, prewrite(7 * DAY), commit(7 * DAY, 8 * DAY))
+    async with asyncio.timeout(20):
+        await eventually(lambda: pump.late.unresolved())
+    assert [each.commit_ts for each in pump.late.unresolved()] == [at(8 * DAY)]
 
 
 async def test_a_puller_that_waits_while_what_it_needs_is_deleted_is_told_so(
