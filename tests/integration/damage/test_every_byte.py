@@ -1,17 +1,20 @@
 """Every byte and every length of every kind of file: the same answer, or an error that names it.
 
-The gate takes some places of each at an even distance; `make soak` takes every one.
+The gate takes some places of each at an even distance; `make soak` takes every one, but of a long
+run of equal bytes (`tests.support.damage`).
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support.damage import problems
+from tests.support.damage import damages, problems
 from tests.support.file_kinds import WRITERS, all_kinds
 
 ROOT = Path(__file__).parents[3]
@@ -33,19 +36,40 @@ def _tried(name: str, scratch: Path, cases_max: int, record: Callable[[str, obje
     assert found == []
 
 
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """In memory where that can be: each case makes a directory and removes it."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
 @pytest.mark.parametrize("name", all_kinds())
 def test_no_damage_of_a_file_goes_unseen(
-    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    name: str, scratch: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    _tried(name, tmp_path, GATE_CASES, record_property)
+    _tried(name, scratch, GATE_CASES, record_property)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", all_kinds())
 def test_no_damage_of_any_byte_of_a_file_goes_unseen(
-    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    name: str, scratch: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    _tried(name, tmp_path, SOAK_CASES, record_property)
+    _tried(name, scratch, SOAK_CASES, record_property)
+
+
+def test_of_a_long_run_both_ends_are_tried_and_nothing_else_is_left_out() -> None:
+    content = b"head" + bytes(1_000) + b"middle" + bytes(63) + b"tail"
+    every = list(damages(content, cases_max=SOAK_CASES))
+    places = sorted({each.at for each in every})
+    run = range(4, 1_004)
+    assert [at for at in range(len(content)) if at not in run] == [
+        at for at in places if at not in run
+    ]
+    assert {*run[:16], *run[-16:]} <= set(places)
+    assert 40 < len([at for at in places if at in run]) < 60
+    assert len(every) == len(places) * 4
 
 
 def _writes(path: Path) -> bool:
