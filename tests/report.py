@@ -88,8 +88,19 @@ def merged(before: list[Entry], now: Iterator[Entry], *, day: str, commit: str) 
     """What was tried now stands in the place of what was told of it before. What says itself at
     which commit and on which day it was found keeps that."""
     every = {_key(entry): entry for entry in before}
-    every |= {_key(entry): {"commit": commit, "day": day, **entry} for entry in now}
+    for entry in now:
+        if not _is_small_beside(entry, every.get(key := _key(entry))):
+            every[key] = {"commit": commit, "day": day, **entry}
     return [every[key] for key in sorted(every)]
+
+
+def _is_small_beside(entry: Entry, known: Entry | None) -> bool:
+    """A search or a load of seconds, tried by the way, tells less than the hour that it would
+    replace; but what it found is told, however short it was."""
+    extent = {"fuzz": "seconds", "load": "minutes"}.get(entry["kind"])
+    if known is None or extent is None or entry.get("left") or entry.get("differences"):
+        return False
+    return bool(entry[extent] * 2 < known[extent])
 
 
 def page(told: list[Entry]) -> str:

@@ -41,6 +41,19 @@ def test_cases_of_one_fault_are_added_and_a_new_run_replaces_the_old(tmp_path: P
     assert "| kill -9 | Pump | 9 | 1 | 2026-01-02, new |" in page([told])
 
 
+def test_a_search_of_seconds_does_not_replace_a_long_one_unless_it_found_something() -> None:
+    known = {"kind": "fuzz", "target": "row", "seconds": 600, "left": 0}
+    for seconds, left, is_told in ((20, 0, False), (300, 0, True), (20, 1, True)):
+        now = {**known, "seconds": seconds, "left": left}
+        (told,) = merged([known], iter([now]), day="2026-01-02", commit="new")
+        assert (told["seconds"] == seconds) is is_told
+    load = {"kind": "load", "minutes": 60.0, "differences": 0}
+    short = {**load, "minutes": 2.0}
+    assert merged([load], iter([short]), day="2026-01-02", commit="new") == [load]
+    (told,) = merged([load], iter([{**short, "differences": 3}]), day="2026-01-02", commit="new")
+    assert told["differences"] == 3
+
+
 def test_a_run_is_told_with_the_commit_and_day_that_it_had(tmp_path: Path) -> None:
     """The report may be made of it days later."""
     told = 'value="Pump"/><property name="commit" value="abc1234"/>'
