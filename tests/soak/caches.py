@@ -40,7 +40,7 @@ MOST = {
     "drainer.rows.literals._CLOCK_AT": 16_384,
     "drainer.rows.literals._DAYS_AT": 4_096,
     "tidb.times.day_text": 4_096,
-    "upstream.keyspace.versions.Keyspace._log": 2 * 10_000 * 4,
+    "upstream.keyspace.versions.Keyspace._log": 2 * 1_000 * 4,
 }
 """Entries of one of them at most; a process has one `Sorter` and `Window` for each shard."""
 OF_SHARDS = "pump.shard."
@@ -53,6 +53,8 @@ class Look:
     at_s: float
     containers: Mapping[str, int]
     objects: int
+    lasting_threads: int = 0
+    """But for those that a pool of few begins when it needs them."""
 
     @property
     def limited(self) -> int:

@@ -70,6 +70,7 @@ QUIET_S = (6.0, 20.0)
 CATCH_UP_S, START_S, LOOK_S = 600.0, 300.0, 30.0
 PREFIX = "soak_"
 UNLIMITED = "entries of containers without a limit"
+THREADS = "threads, but for pools with a limit"
 _CLUSTER_ID = 4712
 _KEPT = "2m"
 """How long binlogs are kept: so the log has its full size when the warm-up is over."""
@@ -90,7 +91,7 @@ MEASURES = (
     Measure("memory of its own", "MB", 6.0, is_memory=True),
     Measure(UNLIMITED, "", 1_000.0),
     Measure("descriptors", "", 1.0),
-    Measure("threads", "", 0.5),
+    Measure(THREADS, "", 0.5),
     Measure("lag", "s", 0.5),
     Measure("disk, but the schema's history", "MB", 3.0),
 )
@@ -292,8 +293,11 @@ class Load:
             look = await asyncio.to_thread(self._look)
             if look is not None:
                 self.ran.looks.append(look)
-                entries = sum(look.unlimited.values())
-                self.ran.samples.setdefault(UNLIMITED, []).append((look.at_s, entries))
+                for name, value in (
+                    (UNLIMITED, sum(look.unlimited.values())),
+                    (THREADS, look.lasting_threads),
+                ):
+                    self.ran.samples.setdefault(name, []).append((look.at_s, value))
 
     def _look(self) -> Look | None:
         """What it tells; None where it does not, since it was stopped just now."""
@@ -306,7 +310,7 @@ class Load:
                 return None
             time.sleep(0.1)
         found = json.loads(told.read_text())
-        return Look(at_s, found["containers"], found["objects"])
+        return Look(at_s, found["containers"], found["objects"], found["lasting_threads"])
 
     def _of_process(self) -> dict[str, float]:
         """What the system says about it; nothing while it is being started."""
@@ -323,7 +327,6 @@ class Load:
             "resident memory": int(lines["VmRSS"].split()[0]) / 1024,
             "memory of its own": int(lines["RssAnon"].split()[0]) / 1024,
             "descriptors": descriptors,
-            "threads": int(lines["Threads"]),
             "disk, but the schema's history": _disk_mb(self._node.data_dir),
         }
 

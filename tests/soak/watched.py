@@ -11,9 +11,11 @@ import json
 import os
 import runpy
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from binlogd.host.threads import Threads
 from tests.support.held import long_containers, objects_of_process
 
 VARIABLE = "WATCHED_OBJECTS"
@@ -25,9 +27,13 @@ def _tell(*_: Any) -> None:
     gc.unfreeze()
     containers = long_containers()  # first: what has looked at attributes leaves dicts
     objects = objects_of_process()
+    every = gc.get_objects()
+    begun = sum(len(each._begun) for each in every if isinstance(each, Threads))
+    begun += sum(len(each._threads) for each in every if isinstance(each, ThreadPoolExecutor))
     found = {
         "containers": dict(containers),
         "objects": sum(objects.values()),
+        "lasting_threads": len(os.listdir("/proc/self/task")) - begun,
         "types": dict(objects.most_common(TYPES_MAX)),
     }
     gc.freeze()  # as the program had left it

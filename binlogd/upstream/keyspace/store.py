@@ -64,7 +64,7 @@ class KeyspaceLimits:
     live_bytes_max: int = 64 << 20
     keys_max: int = 100_000
     leases_max: int = 10_000
-    history_revisions: int = 10_000
+    history_revisions: int = 1_000  # 17 minutes of a node's heartbeats
     history_bytes: int = 32 << 20
     watch_revisions_max: int = 1_000  # of one look
 
