@@ -157,11 +157,12 @@ def _order(key: tuple[str, str]) -> tuple[str, str]:
 
 
 def _when(entries: Sequence[Entry]) -> str:
-    """The newest; and the oldest where a file was run on another day."""
-    days = sorted((entry["day"], entry["commit"]) for entry in entries)
-    first, last = days[0], days[-1]
-    since = "" if first[0] == last[0] else f" (some on {first[0]})"
-    return f"{last[0]}, {last[1]}{since}"
+    """The newest day with a commit of it; and the oldest where a file was run on another day."""
+    first, last = (pick(entry["day"] for entry in entries) for pick in (min, max))
+    commits = sorted({entry["commit"] for entry in entries if entry["day"] == last})
+    others = f" and {len(commits) - 1} more" if len(commits) > 1 else ""
+    since = "" if first == last else f" (some on {first})"
+    return f"{last}, {commits[0]}{others}{since}"
 
 
 def command_of(form: str) -> str:
