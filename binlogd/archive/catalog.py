@@ -129,10 +129,10 @@ def _segments_of(store: ArchiveStore, page: CatalogPage) -> tuple[SegmentIndex, 
         raise Corrupt(f"{where}: {error}; `binlogd archive --check` tells more") from error
 
 
-def history_of(store: ArchiveStore, catalog: ArchiveCatalog) -> bytes:
-    """The DDL history. Raises Corrupt."""
+def history_of(store: ArchiveStore, known: tuple[int, ...]) -> bytes:
+    """The DDL history, which has one of these checksums, or is newer. Raises Corrupt."""
     content = store.read(HISTORY_NAME)
-    known, found = catalog.history_crc32c, extend(0, content)
+    found = extend(0, content)
     if known and found not in known and found not in read_catalog(store).history_crc32c:
         raise Corrupt(f"{store.url}/{HISTORY_NAME}: its checksum is not the one in the catalog")
     return content

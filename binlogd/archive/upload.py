@@ -283,7 +283,7 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
     total, done = sum(each.size_bytes for each in segments), 0
     problems: list[str] = []
     try:
-        history_of(store, catalog)
+        history_of(store, catalog.history_crc32c)
     except (Corrupt, FileNotFoundError) as error:
         problems.append(str(error))
     following: dict[int, int] = {}

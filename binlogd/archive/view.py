@@ -53,5 +53,5 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
                     f"{url}/{source}: {size} bytes, the catalog says {each.size_bytes};"
                     " `binlogd archive --check` tells more"
                 )
-        history = history_of(store, catalog)
+        history = history_of(store, catalog.history_crc32c)
         yield View(data_dir, history, catalog.cluster_id, Tso(catalog.resolved_ts))

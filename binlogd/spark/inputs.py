@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +25,7 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.log.directory import STORE_FILE
-from binlogd.spark.other_tables import ids_elsewhere
+from binlogd.spark.history import KnownHistory
 from binlogd.spark.remote import RemotePump
 from binlogd.spark.request import ReadRequest, given_jobs
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
@@ -51,6 +52,10 @@ class Input(Protocol):
 
     def jobs(self) -> list[Job]:
         """The DDL history as it is known now."""
+        ...
+
+    def history(self) -> KnownHistory:
+        """The same for walks over the log; it may be kept for the next task of this process."""
         ...
 
     def cluster_id(self) -> int | None:
@@ -163,8 +168,8 @@ class ArchiveInput(_Placed):
         super().__init__(wanted, self._store, self._index)
 
     def _unwanted(self) -> Unwanted:
-        jobs = self.jobs()
-        return Unwanted(ids_elsewhere(jobs, self._wanted.table), {job.id for job in jobs})
+        history = self.history()
+        return Unwanted(history.elsewhere(self._wanted.table), history.jobs)
 
     def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         """See Input."""
@@ -182,11 +187,23 @@ class ArchiveInput(_Placed):
         """See Input."""
         if (given := given_jobs(self._wanted)) is not None:
             return given
-        return jobs_from_json(history_of(self._store, self._catalog))
+        return jobs_from_json(history_of(self._store, self._catalog.history_crc32c))
+
+    def history(self) -> KnownHistory:
+        """See Input. It is made once in a process, until the catalog names another."""
+        told = self._catalog.history_crc32c
+        if self._wanted.schema_history or len(told) != 1:
+            return KnownHistory(self.jobs())
+        return _archived_history(self._store, told)
 
     def pin(self) -> str:
         """See Input."""
         return ""
+
+
+@lru_cache(1)  # tens of thousands of jobs take a hundred megabytes
+def _archived_history(store: ArchiveStore, told: tuple[int, ...]) -> KnownHistory:
+    return KnownHistory(jobs_from_json(history_of(store, told)))
 
 
 class DirectoryInput(_Placed):
@@ -209,6 +226,10 @@ class DirectoryInput(_Placed):
                 " --option schemaHistory=FILE, or upstream.schema-history of its --config)"
             )
         return [job_from_json(raw) for raw in kept_jobs(store)]
+
+    def history(self) -> KnownHistory:
+        """See Input."""
+        return KnownHistory(self.jobs())
 
     def cluster_id(self) -> int | None:
         """See Input."""

@@ -64,7 +64,7 @@ def late_rows(source: Input, batch: LakeBatch, asked: ReadRequest, start: Tso) -
             f" {WAY_PAST}"
         )
     late = _Late(batch, frozenset(dropping), frozenset(writing_twice))
-    walk = LogWalk(source.jobs(), partial(jobs_with, source))
+    walk = LogWalk(source.history(), partial(jobs_with, source))
     for rows in change_batches(asked, walk.steps(source.binlogs(after, start))):
         for row in rows.to_pylist():
             late.take(row)

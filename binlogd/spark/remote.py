@@ -20,6 +20,7 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import ConfigError, NotRunning, PumpUnavailable, Refused
 from binlogd.host.tls import ClientTls, TlsFiles
+from binlogd.spark.history import KnownHistory
 from binlogd.spark.request import ReadRequest, given_jobs
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import Tso
@@ -62,6 +63,10 @@ class RemotePump:
         """What it knows of the DDL history. Raises NotRunning, Corrupt."""
         given = given_jobs(self._wanted)
         return given if given is not None else jobs_from_json(self._get("/ddl/history"))
+
+    def history(self) -> KnownHistory:
+        """The same for walks over the log. Raises as `jobs`."""
+        return KnownHistory(self.jobs())
 
     def cluster_id(self) -> int | None:
         """Whose binlogs it has; None as long as it has none."""

@@ -131,7 +131,7 @@ class _Reading:
         if asked.form == "binlog":
             yield from binlog_batches(binlogs)
             return
-        steps = LogWalk(source.jobs(), partial(jobs_with, source)).steps(binlogs)
+        steps = LogWalk(source.history(), partial(jobs_with, source)).steps(binlogs)
         if asked.form == "raw":
             yield from JsonRows(asked).batches(steps)
             return
@@ -213,8 +213,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 def _wanted(asked: ReadRequest, source: Input) -> TypedTable:
-    jobs = source.jobs()
-    return wanted_table(schema_as_of(jobs, asked.upto), asked)
+    return wanted_table(schema_as_of(source.history().jobs.values(), asked.upto), asked)
 
 
 def _of_schema(wanted: TypedTable, schema: StructType, asked: ReadRequest) -> TypedTable:

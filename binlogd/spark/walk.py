@@ -7,12 +7,13 @@ done to which table is told by ids; names are those of the moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import MalformedBinlog, MissingDdlJob, UnknownTable, UnreadableRow
+from binlogd.spark.history import KnownHistory
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.schema import Effect, SchemaTracker, is_reserved
@@ -55,11 +56,11 @@ Step = WalkedRows | SchemaChange
 class LogWalk:
     """One pass over a stretch of the log."""
 
-    def __init__(self, jobs: Sequence[Job], more_jobs: Callable[[int, Tso], Sequence[Job]]) -> None:
+    def __init__(self, known: KnownHistory, more_jobs: Callable[[int, Tso], Sequence[Job]]) -> None:
         """`more_jobs` reads the history anew, for a job that was not there yet, as of a binlog; the
         job is 0 where nobody knows which it would be."""
-        self._jobs = {job.id: job for job in jobs}
-        self._more_jobs = more_jobs
+        self._known, self._more_jobs = known, more_jobs
+        self._jobs: Mapping[int, Job] = known.jobs
         self._schema = SchemaTracker()
 
     def steps(self, binlogs: Iterable[CommittedBinlog]) -> Iterator[Step]:
@@ -79,10 +80,7 @@ class LogWalk:
     def _begin(self, first: CommittedBinlog) -> None:
         """The schema that the first transaction finds. Its own job, if it is a DDL, comes then."""
         own = peek.peek(first.payload).ddl_job_id
-        self._schema.load(job for job in self._jobs.values() if job.id != own)
-        self._schema.apply_finished_by(first.commit_ts)
-        if own in self._jobs:
-            self._schema.load([self._jobs[own]])
+        self._schema = self._known.tracker_at(first.commit_ts, own)
 
     def _ddl(self, binlog: CommittedBinlog, body: peek.Body) -> Iterator[Step]:
         if body.is_setval:
@@ -109,7 +107,7 @@ class LogWalk:
 
     def _learn(self, job_id: int, commit_ts: Tso) -> None:
         new = [job for job in self._more_jobs(job_id, commit_ts) if job.id not in self._jobs]
-        self._jobs |= {job.id: job for job in new}
+        self._jobs = {**self._jobs, **{job.id: job for job in new}}
         self._schema.load(new)
 
     def _rows(self, binlog: CommittedBinlog) -> Iterator[Step]:

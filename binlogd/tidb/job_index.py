@@ -70,6 +70,13 @@ class JobIndex:
                 break
             self._earliest[at] = entry.start_ts
 
+    def copy(self) -> JobIndex:
+        """Another one with the same entries."""
+        other = JobIndex()
+        other._entries, other._ids = self._entries.copy(), self._ids.copy()
+        other._highest, other._earliest = self._highest.copy(), self._earliest.copy()
+        return other
+
     def in_version_order(self) -> list[JobEntry]:
         """All of them, as the original applies a history."""
         return sorted(self._entries, key=lambda entry: (entry.schema_version, entry.id))

@@ -154,6 +154,10 @@ class MovedRows:
     def __bool__(self) -> bool:
         return bool(self._pasts)
 
+    def copy(self) -> MovedRows:
+        """Another one with the same DDL, and no doubts so far."""
+        return MovedRows(self._pasts)
+
     def unsettled(self, commit_ts: int) -> list[Past]:
         """Those that rows behind this commit_ts may not have seen."""
         return [each for each in self._pasts if each.turn.settled_ts > commit_ts]

@@ -318,6 +318,18 @@ class SchemaTracker:
                 tracker._tables[info.id].set_dropping(is_dropping_columns=True)
         return tracker
 
+    def copy(self) -> SchemaTracker:
+        """One that goes its own way from here."""
+        other = SchemaTracker()
+        other._databases, other._ids = self._databases.copy(), self._ids.copy()
+        other._gone, other._applied = self._gone.copy(), self._applied.copy()
+        other._pending, other._unplaced = self._pending.copy(), self._unplaced.copy()
+        other._tables = {each.id: each.copy() for each in self._tables.values()}
+        other._coming = {table_id: jobs.copy() for table_id, jobs in self._coming.items()}
+        other._index, other.moved = self._index.copy(), self.moved.copy()
+        other.version, other.changes = self.version, self.changes
+        return other
+
     # --- effects -------------------------------------------------------------------------
 
     def _take_effect(self, job: Job) -> Effect:

@@ -7,7 +7,7 @@ that is coming (see schema.py for why rows run ahead of it).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -69,6 +69,10 @@ class Tracked:
         """The same table after a DDL."""
         older = ((self.version, self.kept), *self.older)[:_OLDER_KEPT]
         return Tracked(self.schema_id, info, version, older)
+
+    def copy(self) -> Tracked:
+        """The same, with answers of its own."""
+        return replace(self, _seen={})
 
     def set_dropping(self, *, is_dropping_columns: bool) -> None:
         """Rows may lack columns from here on, or no longer."""

@@ -1,0 +1,67 @@
+"""The DDL history for many short walks over the log: made once in a process, not for each of them.
+
+Invariant. `tracker_at` gives a tracker that knows all jobs and has applied those over by then.
+Why it holds. Two jobs that concern one table run one after the other. So what was over earlier may
+be applied first, and the rest then: `apply_finished_by` orders by schema version, which differs
+only among jobs that do not concern each other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from binlogd.spark.other_tables import ids_elsewhere
+from binlogd.tidb.model import Job
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
+
+KEPT_MAX = 4
+"""Trackers, each of another moment: tasks of a job take their parts in order, nearly."""
+
+
+class KnownHistory:
+    """All jobs as they are known at one time. Nothing of it changes."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.jobs = {job.id: job for job in jobs}
+        self._finished = sorted(job.finished_ts for job in self.jobs.values() if job.finished_ts)
+        self._kept: dict[int, SchemaTracker] = {}
+        self._elsewhere: tuple[str, frozenset[int]] | None = None
+
+    def tracker_at(self, moment: Tso, own: int = 0) -> SchemaTracker:
+        """The schema that the transaction which commits at this moment finds; if that is a DDL,
+        `own` is its job, which comes then. The caller's, to move on."""
+        if own in self.jobs:
+            tracker = SchemaTracker()
+            tracker.load(job for job in self.jobs.values() if job.id != own)
+            tracker.apply_finished_by(moment)
+            tracker.load([self.jobs[own]])
+            return tracker
+        over = bisect_right(self._finished, moment)
+        if over not in self._kept:
+            self._keep(over, self._made(over, moment))
+        tracker = self._kept[over].copy()
+        tracker.apply_finished_by(moment)  # nothing is left to apply; which jobs are open, is told
+        return tracker
+
+    def elsewhere(self, table: str) -> frozenset[int]:
+        """`ids_elsewhere`; a job asks for one table."""
+        if self._elsewhere is None or self._elsewhere[0] != table:
+            self._elsewhere = table, ids_elsewhere(self.jobs.values(), table)
+        return self._elsewhere[1]
+
+    def _made(self, over: int, moment: Tso) -> SchemaTracker:
+        earlier = max((each for each in self._kept if each < over), default=None)
+        if earlier is not None:
+            tracker = self._kept[earlier].copy()
+        else:
+            tracker = SchemaTracker()
+            tracker.load(self.jobs.values())
+        tracker.apply_finished_by(moment)
+        return tracker
+
+    def _keep(self, over: int, tracker: SchemaTracker) -> None:
+        while len(self._kept) >= KEPT_MAX:
+            del self._kept[min(self._kept)]
+        self._kept[over] = tracker
