@@ -27,6 +27,7 @@ from tests.mutants.results import (
     ROOT,
     BySeeds,
     ByTests,
+    Form,
     Results,
     Tried,
     latest,
@@ -46,6 +47,7 @@ def main(
     jobs: Annotated[int, typer.Option(help="bugs at a time")] = 1,
     tests: Annotated[bool, typer.Option(help="run the tests that ought to find it")] = True,
     seeds: Annotated[int, typer.Option(help="seeds of the simulation, at the most")] = 0,
+    short: Annotated[bool, typer.Option("--short", help="of the seeds, the short lives")] = False,
     missing: Annotated[
         bool, typer.Option("--missing", help="those alone that nobody is known to find")
     ] = False,
@@ -69,7 +71,8 @@ def main(
         known = latest()
         bugs = [bug for bug in bugs if not _is_well(known.of(bug))]
     try:
-        results = _tried(bugs, jobs=jobs, is_testing=tests, seeds=seeds)
+        form: Form = "short" if short else ""
+        results = _tried(bugs, jobs=jobs, is_testing=tests, seeds=seeds, form=form)
     except RuntimeError as error:
         console.print(str(error), markup=False)
         raise typer.Exit(2) from error
@@ -82,7 +85,7 @@ def main(
         raise typer.Exit(1)
 
 
-def _tried(bugs: list[Bug], *, jobs: int, is_testing: bool, seeds: int) -> Results:
+def _tried(bugs: list[Bug], *, jobs: int, is_testing: bool, seeds: int, form: Form) -> Results:
     """What was found of all of them, written down as it comes."""
     commit, writing = _commit(), Lock()
     with ExitStack() as ends:
@@ -98,7 +101,7 @@ def _tried(bugs: list[Bug], *, jobs: int, is_testing: bool, seeds: int) -> Resul
             copy = free.get()
             try:
                 by_tests = copy.by_tests(bug, sound) if is_testing else None
-                by_seeds = copy.by_seeds(bug, seeds) if bug.seeds and seeds else None
+                by_seeds = copy.by_seeds(bug, seeds, form=form) if bug.seeds and seeds else None
             finally:
                 free.put(copy)
             with writing:

@@ -23,6 +23,10 @@ How = Literal["failed", "hung", "missed", "broken"]
 it fails without the bug too and tells nothing."""
 
 
+Form = Literal["", "short"]
+"""Of the lives of the simulation."""
+
+
 class ByTests(msgspec.Struct, frozen=True, kw_only=True):
     """`test` found it, after those before it in the list had not; "" where none did."""
 
@@ -40,6 +44,7 @@ class BySeeds(msgspec.Struct, frozen=True, kw_only=True):
     seeds: str
     tried: int
     seed: int = -1
+    form: Form = ""
     seconds: float = 0.0
 
 
@@ -135,12 +140,16 @@ def _by_seeds(bug: Bug, tried: Tried | None) -> str:
         case None:
             return "not tried"
         case BySeeds(how="missed"):
-            return f"**not found** in {found.tried} seeds: next work"
+            return f"**not found** in {found.tried} {_lives(found)}: next work"
         case BySeeds(how="broken"):
             return f"**nothing shown**: seed {found.seed} fails without the bug as well"
         case _:
             hangs = ", hangs" if found.how == "hung" else ""
-            return f"after {found.tried} seeds (seed {found.seed}{hangs})"
+            return f"after {found.tried} {_lives(found)} (seed {found.seed}{hangs})"
+
+
+def _lives(found: BySeeds) -> str:
+    return f"{found.form} seeds".strip()
 
 
 def _short(node_id: str) -> str:

@@ -23,13 +23,14 @@ from msgspec.structs import replace
 
 from tests.mutants.catalogue import Bug
 from tests.mutants.forked import LIBRARIES, run_module
-from tests.mutants.results import ROOT, BySeeds, ByTests, How
+from tests.mutants.results import ROOT, BySeeds, ByTests, Form, How
 
 TEST_LIMIT_S = 120
 """Of one named test; on a quiet machine none takes a tenth of that."""
 END_LIMIT_S = 60
 """More, until a process that ignores the limit of its test is ended."""
 SEED_LIMIT_S = 60
+SHORT_LIMIT_S = 15
 SEEDS_TOGETHER = 20
 """In one process, so that a seed that does not end is noticed in time."""
 _LEFT_OUT = shutil.ignore_patterns(
@@ -116,37 +117,40 @@ class Copy:
 
     # --- seeds -------------------------------------------------------------------------------
 
-    def by_seeds(self, bug: Bug, most: int) -> BySeeds:
-        """The first of its seeds that finds it, of `most` at the most. Raises RuntimeError where
-        the simulation cannot be run."""
+    def by_seeds(self, bug: Bug, most: int, *, form: Form = "") -> BySeeds:
+        """The first of its seeds that finds it, of `most` at the most, in long lives or in short
+        ones. Raises RuntimeError where the simulation cannot be run."""
         first, last = map(int, bug.seeds.split("-"))
         last = min(last, first + most - 1)
         begin_s, seed = monotonic(), -1
         how: How = "missed"
         with self.planted(bug):
             for begin in range(first, last + 1, SEEDS_TOGETHER):
-                how, seed = self._seeds(begin, min(begin + SEEDS_TOGETHER - 1, last))
+                how, seed = self._seeds(begin, min(begin + SEEDS_TOGETHER - 1, last), form)
                 if how != "missed":
                     break
-        if seed >= 0 and self._seeds(seed, seed)[0] != "missed":
+        if seed >= 0 and self._seeds(seed, seed, form)[0] != "missed":
             how = "broken"
         return BySeeds(
             how=how,
             seeds=f"{first}-{last}",
             tried=(seed if seed >= 0 else last) - first + 1,
             seed=seed,
+            form=form,
             seconds=round(monotonic() - begin_s, 1),
         )
 
-    def _seeds(self, first: int, last: int) -> tuple[How, int]:
+    def _seeds(self, first: int, last: int, form: Form) -> tuple[How, int]:
         """How they ended, and the seed that did, -1 for none."""
-        limit_s = SEED_LIMIT_S * (last - first + 1) + END_LIMIT_S
-        ended = self.run(["tests.sim", "--seeds", f"{first}-{last}", "--until-failure"], limit_s)
+        each_s = SHORT_LIMIT_S if form else SEED_LIMIT_S
+        limit_s = each_s * (last - first + 1) + END_LIMIT_S
+        lives = ["--seeds", f"{first}-{last}", *(["--short"] if form else [])]
+        ended = self.run(["tests.sim", *lives, "--until-failure"], limit_s)
         if ended.code is None:
             if first == last:
                 return "hung", first
             for seed in range(first, last + 1):  # which one it was
-                if (found := self._seeds(seed, seed))[0] != "missed":
+                if (found := self._seeds(seed, seed, form))[0] != "missed":
                     return found
         said = re.findall(r"^seed (\d+) ", ended.text, re.MULTILINE)
         if ended.code == _FAILED and said:

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tests.mutants.catalogue import Bug, faults_of, load
-from tests.mutants.results import ROOT, BySeeds, ByTests, How, Results, Tried, summary, table
+from tests.mutants.results import ROOT, BySeeds, ByTests, Form, How, Results, Tried, summary, table
 from tests.mutants.trying import Copy
 
 REAL = "rollback-believed-unasked"
@@ -59,7 +59,7 @@ def test_a_result_is_that_of_the_bug_as_it_is_now_and_the_table_says_all(tmp_pat
     results = Results()
     for bug, by_tests, by_seeds in (
         (bugs[0], ByTests(how="failed", test=bugs[0].tests[0]), _seeds("missed", -1)),
-        (bugs[1], ByTests(how="missed"), _seeds("failed", 16)),
+        (bugs[1], ByTests(how="missed"), _seeds("failed", 16, "short")),
     ):
         results.bugs[bug.name] = Tried(
             name=bug.name,
@@ -75,7 +75,7 @@ def test_a_result_is_that_of_the_bug_as_it_is_now_and_the_table_says_all(tmp_pat
     assert table(bugs, results).splitlines()[2:] == [
         "| first | it is wrong | I1 | `test_module.py::test_it` | **not found** in 1000 seeds:"
         " next work |",
-        "| second | it is wrong | I1 | **not found** | after 17 seeds (seed 16) |",
+        "| second | it is wrong | I1 | **not found** | after 17 short seeds (seed 16) |",
         "| third | it is wrong | I1 | not tried | not in it |",
     ]
     assert summary(bugs, results) == (
@@ -83,5 +83,5 @@ def test_a_result_is_that_of_the_bug_as_it_is_now_and_the_table_says_all(tmp_pat
     )
 
 
-def _seeds(how: How, seed: int) -> BySeeds:
-    return BySeeds(how=how, seeds="0-999", tried=seed + 1 or 1000, seed=seed)
+def _seeds(how: How, seed: int, form: Form = "") -> BySeeds:
+    return BySeeds(how=how, seeds="0-999", tried=seed + 1 or 1000, seed=seed, form=form)
