@@ -1,5 +1,5 @@
 # Two commands are all a fresh Debian machine with Python 3.11+ needs: `make demo` and `make test`.
-# Everything is set up in .venv/; system packages (MariaDB, Java, Maven, strace, gcc, etcd, Chromium) are installed
+# Everything is set up in .venv/; system packages (MariaDB, Java, Maven, strace, gcc, etcd, Chromium, libfaketime) are installed
 # once, with sudo where you are not root. A MySQL is unpacked in ~/.cache/binlogd-tests.
 
 PYTHON ?= python3
@@ -100,7 +100,7 @@ $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VEN
 
 setup-soak: $(VENV)/soak.stamp ## that, and what the long runs need besides: Go, etcdctl, a schema registry, real programs of TiDB
 
-system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd and Chromium where they are missing
+system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd, Chromium and libfaketime where they are missing
 	@command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || tools=mariadb-server; \
 	command -v mvn >/dev/null || tools="$$tools maven"; \
 	command -v java >/dev/null || tools="$$tools default-jre-headless"; \
@@ -110,6 +110,7 @@ system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd an
 	command -v etcd >/dev/null || tools="$$tools etcd-server"; \
 	command -v systemd-analyze >/dev/null || tools="$$tools systemd"; \
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tools="$$tools chromium chromium-driver"; \
+	ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || tools="$$tools libfaketime"; \
 	if [ -n "$$tools" ]; then \
 	  echo "installing $$tools" && $(SUDO) apt-get update -qq && \
 	  $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$tools >/dev/null; \
