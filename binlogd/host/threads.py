@@ -1,8 +1,8 @@
 """A few threads that wait in the place of the event loop.
 
 The way of the standard library (a future for the thread, another for the loop, a wake-up for
-each) costs the loop as much as a small write costs the disk. Here a call is one entry in a queue,
-and what has ended meanwhile is told to the loop together.
+each) costs the loop as much as a small write costs the disk. Here a call wakes one thread, that
+which has waited for the shortest time, and what has ended meanwhile is told to the loop together.
 """
 
 from __future__ import annotations
@@ -13,12 +13,25 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_Queued = tuple["asyncio.Future[Any]", Callable[[], Any]]
 _Ended = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+
+class _Worker:
+    """A thread that waits for its next call, or for the end, which is None.
+
+    A queue that all threads wait at would wake them one by one for each call: three of the four
+    that wake find nothing, and each takes the interpreter from the event loop to find that out.
+    """
+
+    def __init__(self, first: _Queued) -> None:
+        self.next: _Queued | None = first
+        self.woken = threading.Lock()
+        self.woken.acquire()
 
 
 class Threads:
@@ -28,10 +41,9 @@ class Threads:
         self._count = count
         self._name = name
         self._begun: list[threading.Thread] = []
-        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = (
-            SimpleQueue()
-        )
-        self._unfinished = 0
+        self._handing = threading.Lock()  # over what waits: calls for threads, or threads for calls
+        self._calls: deque[_Queued] = deque()
+        self._waiting: list[_Worker] = []
         self._ended: deque[_Ended] = deque()
         self._telling: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -42,26 +54,49 @@ class Threads:
         if self._is_closed:
             raise RuntimeError(f"the threads of {self._name} have ended")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._unfinished += 1
-        if len(self._begun) < min(self._count, self._unfinished):
-            thread = threading.Thread(
-                target=self._work, name=f"{self._name}_{len(self._begun)}", daemon=True
-            )
-            self._begun.append(thread)
-            thread.start()
-        self._calls.put((future, call))
+        queued = (future, call)
+        with self._handing:
+            worker = self._waiting.pop() if self._waiting else None
+            if worker is None and len(self._begun) == self._count:
+                self._calls.append(queued)
+                return future
+        if worker is None:
+            self._begin(_Worker(queued))
+        else:
+            worker.next = queued
+            worker.woken.release()
         return future
+
+    def _begin(self, worker: _Worker) -> None:
+        name = f"{self._name}_{len(self._begun)}"
+        thread = threading.Thread(target=self._work, args=(worker,), name=name, daemon=True)
+        self._begun.append(thread)
+        thread.start()
 
     def close(self) -> None:
         """Waits for what was begun or queued, and ends the threads."""
-        self._is_closed = True
-        for _ in self._begun:
-            self._calls.put(None)
+        with self._handing:
+            self._is_closed = True
+        for worker in self._waiting:
+            worker.woken.release()
         for thread in self._begun:
             thread.join()
 
-    def _work(self) -> None:
-        while (queued := self._calls.get()) is not None:  # until `close`
+    def _next(self, worker: _Worker) -> _Queued | None:
+        """What is to be called now; waits for it. None after `close`."""
+        with self._handing:
+            if self._calls:
+                return self._calls.popleft()
+            if self._is_closed:
+                return None
+            self._waiting.append(worker)
+        worker.woken.acquire()
+        queued, worker.next = worker.next, None
+        return queued
+
+    def _work(self, worker: _Worker) -> None:
+        queued, worker.next = worker.next, None
+        while queued is not None:  # until `close`
             future, call = queued
             result, error = None, None
             if not future.cancelled():
@@ -78,12 +113,13 @@ class Threads:
                     loop.call_soon_threadsafe(self._tell)
                 except RuntimeError:  # the loop is closed, and nobody waits any more
                     self._telling = None
+            del loop
+            queued = self._next(worker)
 
     def _tell(self) -> None:
         self._telling = None  # what ends from now on needs another wake-up
         while self._ended:
             future, result, error = self._ended.popleft()
-            self._unfinished -= 1
             if future.done():
                 continue
             if error is None:

@@ -40,7 +40,7 @@ from binlogd.pump.log.entry import Item
 from binlogd.pump.log.gc import GcPlan
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.resolver import Resolver, ResolverStatistics
-from binlogd.pump.route import Router, Routing, Share, bytes_held, newest
+from binlogd.pump.route import Router, Routing, bytes_held, newest
 from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.pull import PullOptions, ShardSource
 from binlogd.pump.shard.rounds import Rounds
@@ -54,7 +54,6 @@ from binlogd.wire.peek import fake
 
 log = structlog.get_logger(__name__)
 
-"""In a data directory: whoever has it is the only one who writes there."""
 _SETTLE_RETRY_S = 1.0
 _SHARDS_FEW = 4
 _TELL_AFTER_S = 0.0001  # for each shard more: a witness for each costs 10 microseconds
@@ -480,21 +479,24 @@ class Pump:
         """Writes items; `positions` say where the outcome of each belongs."""
         self._world.tso.observe(newest(items))
         await self._budget.take(bytes_held(items))
-        queued = []
-        for number, share in self._router.split(items).items():
-            durable = self._shards[number].submit(share.items)
-            durable.add_done_callback(partial(self._leave, share))
-            queued.append((share.positions, durable))
+        shares, ended = self._router.split(items), dict[int, BinlogdError | None]()
+        is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settled(number: int, error: BinlogdError | None) -> None:
+            self._budget.give(shares[number].bytes_held)  # whoever still waits
+            ended[number] = error
+            if len(ended) == len(shares) and not is_over.done():
+                is_over.set_result(None)
+
+        for number, share in shares.items():
+            self._shards[number].put(share.items, partial(settled, number))
         if self._router.has_untold and not self._is_telling:
             self._is_telling = True
             asyncio.get_running_loop().call_later(self._tell_after_s, self._tell)
-        for of_share, durable in queued:
-            try:
-                if not durable.done():
-                    await asyncio.shield(durable)  # who gives up leaves it in the queue
-                durable.result()
-            except BinlogdError as error:
-                for at in of_share:
+        await is_over  # who gives up leaves it in the queue
+        for number, error in ended.items():
+            if error is not None:
+                for at in shares[number].positions:
                     outcomes[positions[at]] = error
 
     def _tell(self) -> None:
@@ -503,11 +505,6 @@ class Pump:
         self._is_telling = False
         for number, ts in self._router.untold():
             self._shards[number].witness(ts)
-
-    def _leave(self, share: Share, durable: asyncio.Future[None]) -> None:
-        """Gives back the room of a share that is written or has failed, whoever still waits."""
-        durable.exception()  # it was told to the writer, or the writer is gone
-        self._budget.give(share.bytes_held)
 
     async def _write_fake(self, ts: Tso) -> None:
         """Moves the watermark to `ts`, which the time source has given; writes only if it must."""

@@ -9,17 +9,20 @@ class Signal:
     """Take `next` first, look at the state, then wait: no change in between is missed."""
 
     def __init__(self) -> None:
-        self._next = asyncio.Event()
+        self._next: asyncio.Event | None = None  # made for who waits: most changes nobody waits for
 
     @property
     def next(self) -> asyncio.Event:
         """Set by the next `fire`."""
+        if self._next is None:
+            self._next = asyncio.Event()
         return self._next
 
     def fire(self) -> None:
         """Wakes all who wait."""
-        fired, self._next = self._next, asyncio.Event()
-        fired.set()
+        fired, self._next = self._next, None
+        if fired is not None:
+            fired.set()
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -187,7 +187,7 @@ class ValueLog:
         first record stands: the others follow it in the same segment, without gaps."""
         try:
             current = await self._writable()
-            fid, begin = max(self._segments), current.size
+            fid, begin = next(reversed(self._segments)), current.size
             flushed = 0
             while flushed < len(payloads):  # ends: every flush takes at least one record
                 parts, flushed = await self._fill(payloads, flushed)
@@ -246,7 +246,7 @@ class ValueLog:
     @property
     def end(self) -> ValuePointer:
         """Behind the last acknowledged record."""
-        last = max(self._segments, default=None)
+        last = next(reversed(self._segments), None)  # a log of days has thousands, in order
         return FIRST if last is None else ValuePointer(last, self._segments[last].size_bytes)
 
     def segments(self) -> list[Segment]:
@@ -532,7 +532,7 @@ class ValueLog:
         return parts, len(payloads)
 
     def _grown(self, current: AppendFile, max_ts: Tso) -> None:
-        fid = max(self._segments)
+        fid = next(reversed(self._segments))
         segment = self._segments[fid]
         self._set(replace(segment, size_bytes=current.size, max_ts=max(segment.max_ts, max_ts)))
 

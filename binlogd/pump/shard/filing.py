@@ -137,12 +137,12 @@ class Filer:
 
     def keep(self, ts: Tso) -> asyncio.Future[None]:
         """Ends when `kept_ts` is there, where the watermark is now; or with NotOnline."""
-        return self._owe(ts, 0, asyncio.get_running_loop().create_future())
+        return self._owe(ts, 0)
 
-    def answer_filed(self, done: asyncio.Future[None]) -> None:
-        """Ends `done` when all that was logged so far is in the index, with what is late; or with
+    def when_filed(self) -> asyncio.Future[None]:
+        """Ends when all that was logged so far is in the index, with what is late; or with
         NotOnline."""
-        self._owe(NO_TS, self.logged_count, done)
+        return self._owe(NO_TS, self.logged_count)
 
     def unplaced(self, commit_ts: Tso, start_ts: Tso) -> None:
         """A logged commit whose prewrite the sorter does not know; the index may."""
@@ -250,7 +250,8 @@ class Filer:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _owe(self, ts: Tso, records: int, done: asyncio.Future[None]) -> asyncio.Future[None]:
+    def _owe(self, ts: Tso, records: int) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owed.append(_Owed(ts, records, done))
         if self._has_ended:
             self._pay(NotOnline("offline"))

@@ -9,8 +9,6 @@ lie on one disk, whose journal takes the syncs of a round together: it takes har
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from binlogd.pump.signal import Signal
 
@@ -18,18 +16,27 @@ _TURNS = 2  # one in which writers are answered, one in which those who are quic
 
 
 class Rounds:
-    """Who enters waits for the next round. It begins when the groups of the last one have ended,
-    some turns of the loop later, so that everyone who can write now is in it."""
+    """Who enters waits for the next round, and leaves it when its group has ended.
+
+    A round begins when the groups of the last one have ended, some turns of the loop later, so that
+    everyone who can write now is in it. Behind a round of one writer there is nobody to wait for:
+    then it begins at once, with all who enter in the same turn of the loop.
+    """
 
     def __init__(self) -> None:
         self._begins = Signal()
         self._is_about_to = False
+        self._is_open = False  # who enters now is in the round that has just begun
         self._entering = 0
         self._under_way = 0
+        self._writers = self._writers_before = 0
 
-    @asynccontextmanager
-    async def group(self) -> AsyncIterator[None]:
-        """The place of one group in a round."""
+    async def enter(self) -> None:
+        """Waits for the place of one group in a round. Who is cancelled has none."""
+        if self._is_open or self._is_free():
+            self._open()
+            self._under_way += 1
+            return
         begins = self._begins.next
         self._entering += 1
         self._gather()
@@ -37,28 +44,40 @@ class Rounds:
             await begins.wait()
         except asyncio.CancelledError:
             if begins.is_set():
-                self._leave()
+                self.leave(0)
             else:
                 self._entering -= 1
             raise
-        try:
-            yield
-        finally:
-            self._leave()
 
-    def _leave(self) -> None:
+    def leave(self, writers: int) -> None:
+        """The group has ended, whatever became of it; so many will hear of that, and may write
+        again."""
         self._under_way -= 1
+        self._writers += writers
+        if not self._under_way:
+            self._writers_before, self._writers = self._writers, 0
         self._gather()
+
+    def _is_free(self) -> bool:
+        return not self._under_way and not self._entering and self._writers_before <= 1
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            asyncio.get_running_loop().call_soon(self._close)
+
+    def _close(self) -> None:
+        self._is_open = False
 
     def _gather(self) -> None:
         if self._entering and not self._under_way and not self._is_about_to:
             self._is_about_to = True
-            self._turn(_TURNS)
+            self._turn(_TURNS if self._writers_before > 1 else 0)
 
     def _turn(self, left: int) -> None:
         if left:
             asyncio.get_running_loop().call_soon(self._turn, left - 1)
             return
         self._is_about_to = False
-        self._under_way, self._entering = self._entering, 0
+        self._under_way, self._entering = self._under_way + self._entering, 0
         self._begins.fire()

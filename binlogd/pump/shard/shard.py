@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -95,9 +95,13 @@ class ShardStatistics:
     measures: MeasuresStatistics
 
 
+Settled = Callable[[BinlogdError | None], None]
+"""Told once what became of a batch: durable, or why it is not. It raises nothing."""
+
+
 class _Batch(NamedTuple):
     items: Sequence[Item]
-    done: asyncio.Future[None] | None
+    settled: Settled | None
     since_s: float
 
 
@@ -167,16 +171,20 @@ class Shard:
     # --- writing -----------------------------------------------------------------------------
 
     def submit(self, items: Sequence[Item]) -> asyncio.Future[None]:
-        """Queues items in order. The future ends when they are durable, or with LogFailed,
-        DiskFull or NotOnline, and then none of them is acknowledged."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        if self._is_closing:
-            done.set_exception(NotOnline("offline"))
-        else:
-            self._queue.append(_Batch(items, done, loop.time()))
-            self._queued.set()
+        """`put`, with a future that ends when they are durable, or with the error."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.put(items, partial(_end, done))
         return done
+
+    def put(self, items: Sequence[Item], settled: Settled) -> None:
+        """Queues items in order. `settled` is told when they are durable, or of LogFailed, DiskFull
+        or NotOnline, and then none of them is acknowledged: a future for each would bring its word
+        two turns of the loop later."""
+        if self._is_closing:
+            settled(NotOnline("offline"))
+            return
+        self._queue.append(_Batch(items, settled, asyncio.get_running_loop().time()))
+        self._queued.set()
 
     def witness(self, ts: Tso) -> None:
         """Takes note that `ts` was handed out before anything that is submitted from now on."""
@@ -186,7 +194,7 @@ class Shard:
             if self.sorter.watermark > before:
                 self.sorted_on()
         elif not self._is_closing:
-            if self._queue and self._queue[-1].done is None:  # neighbours are one
+            if self._queue and self._queue[-1].settled is None:  # neighbours are one
                 ts = max(ts, self._queue.pop().items[0].commit_ts)
             self._queue.append(_Batch((Item(WITNESS, NO_TS, ts, b""),), None, 0.0))
             self._queued.set()
@@ -320,15 +328,17 @@ class Shard:
                 continue
             if not self.filer.room.is_set() and not self._is_closing:
                 await self.filer.room.wait()
-            async with self._rounds.group():
-                self._is_busy = True
-                try:
-                    await self._write_group(self._next_group())  # its bytes are let go at once
-                finally:
-                    self._is_busy = False
+            await self._rounds.enter()
+            self._is_busy, writers = True, 0
+            try:
+                writers = await self._write_group(self._next_group())  # its bytes are let go
+            finally:
+                self._is_busy = False
+                self._rounds.leave(writers)
         self.filer.close()
 
-    async def _write_group(self, group: list[_Batch]) -> None:
+    async def _write_group(self, group: list[_Batch]) -> int:
+        """Returns how many writers were answered."""
         items = [item for batch in group for item in batch.items]
         binlogs = [item for item in items if item.tp != WITNESS]
         clock, written_bytes = asyncio.get_running_loop().time, self._written_bytes
@@ -345,7 +355,7 @@ class Shard:
             self._fail(group, error)
             # A witness is true whatever became of the binlogs beside it, which nobody was told of.
             self._sort([item for item in items if item.tp == WITNESS], FIRST)
-            return
+            return len(group)
         except BaseException as error:
             self._fail(group, error if isinstance(error, BinlogdError) else NotOnline("offline"))
             raise
@@ -355,16 +365,21 @@ class Shard:
         if binlogs:
             self._measures.batch_s.observe(now_s - begin_s)
             self._measures.batch_size.observe(self._written_bytes - written_bytes)
+        writers = 0
         for batch in group:
-            if batch.done is not None:
+            if batch.settled is not None:
+                writers += 1
                 self._measures.single_s.observe(now_s - batch.since_s, len(batch.items))
                 if slow is not None:
                     came_s, begun_s = now_s - batch.since_s, now_s - begin_s
                     slow.answered(batch.items, came_s=came_s, begun_s=begun_s)
-                if any((item.start_ts, item.commit_ts) in unkept for item in batch.items if unkept):
-                    self.filer.answer_filed(batch.done)
-                elif not batch.done.done():
-                    batch.done.set_result(None)
+                if unkept and any(
+                    (item.start_ts, item.commit_ts) in unkept for item in batch.items
+                ):
+                    self.filer.when_filed().add_done_callback(partial(_pass_on, batch.settled))
+                else:
+                    batch.settled(None)
+        return writers
 
     def _next_group(self) -> list[_Batch]:
         group: list[_Batch] = []
@@ -372,7 +387,7 @@ class Shard:
         while self._queue and size < self._options.group_bytes_max:
             batch = self._queue.popleft()
             late_ts = below(batch.items, self.sorter, self.window, self.filer.kept_ts)
-            if late_ts and batch.done is not None:
+            if late_ts and batch.settled is not None:
                 self.filer.keep(late_ts).add_done_callback(partial(self._take_again, batch))
                 continue
             size += sum(len(item.payload) for item in batch.items)
@@ -420,9 +435,24 @@ class Shard:
 
     def _fail(self, group: Sequence[_Batch] | deque[_Batch], error: BinlogdError) -> None:
         for batch in group:
-            if batch.done is not None and not batch.done.done():
+            if batch.settled is not None:
                 self._failed_records += len(batch.items)
-                batch.done.set_exception(error)
+                batch.settled(error)
+
+
+def _end(done: asyncio.Future[None], error: BinlogdError | None) -> None:
+    """Whoever waited may have given up."""
+    if not done.done():
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+
+def _pass_on(settled: Settled, filed: asyncio.Future[None]) -> None:
+    error = filed.exception()
+    assert error is None or isinstance(error, BinlogdError), error
+    settled(error)
 
 
 def _pointer(place: Place) -> ValuePointer:

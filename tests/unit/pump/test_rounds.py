@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ async def test_what_comes_during_a_round_begins_together_when_all_of_it_has_ende
     may_end = {name: asyncio.Event() for name in "abcde"}
 
     async def group(name: str) -> None:
-        async with rounds.group():
+        async with group_of(rounds):
             begun.append(name)
             await may_end[name].wait()
 
@@ -39,7 +42,7 @@ async def test_who_enters_again_at_once_does_not_overtake_those_who_wait() -> No
 
     async def groups(name: str) -> None:
         for _ in range(10):
-            async with rounds.group():
+            async with group_of(rounds):
                 begun.append(name)
                 await turns()
 
@@ -54,11 +57,11 @@ async def test_a_group_that_fails_or_is_cancelled_holds_nobody_up() -> None:
     rounds = Rounds()
 
     async def forever() -> None:
-        async with rounds.group():
+        async with group_of(rounds):
             await asyncio.Event().wait()
 
     with pytest.raises(ValueError, match="lost"):
-        async with rounds.group():
+        async with group_of(rounds):
             raise ValueError("lost")
     async with asyncio.TaskGroup() as tasks:
         under_way = tasks.create_task(forever())
@@ -67,8 +70,58 @@ async def test_a_group_that_fails_or_is_cancelled_holds_nobody_up() -> None:
         await turns()
         waiting.cancel()
         under_way.cancel()
-        async with asyncio.timeout(120), rounds.group():
+        async with asyncio.timeout(120), group_of(rounds):
             pass
+
+
+async def test_behind_a_round_of_one_writer_a_group_begins_at_once_with_those_of_its_turn() -> None:
+    rounds = Rounds()
+    await rounds.enter()
+    rounds.leave(1)
+    await turns()
+    for _ in range(2):  # as two shards of one turn
+        assert is_over(rounds.enter())
+    late = asyncio.ensure_future(rounds.enter())
+    await turns()
+    assert not late.done()
+    rounds.leave(1)
+    await turns()
+    assert not late.done()
+    rounds.leave(0)
+    await turns()
+    assert late.done()
+
+
+async def test_behind_a_round_of_several_writers_a_group_waits_for_them_to_write_again() -> None:
+    rounds = Rounds()
+    await rounds.enter()
+    rounds.leave(2)
+    first = asyncio.ensure_future(rounds.enter())
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(rounds.enter())
+    await asyncio.sleep(0)
+    assert not first.done()
+    await turns()
+    assert first.done()
+    assert second.done()
+
+
+def is_over(entering: Coroutine[Any, Any, None]) -> bool:
+    """Whether its first step was its last."""
+    try:
+        entering.send(None)
+    except StopIteration:
+        return True
+    return False
+
+
+@asynccontextmanager
+async def group_of(rounds: Rounds) -> AsyncIterator[None]:
+    await rounds.enter()
+    try:
+        yield
+    finally:
+        rounds.leave(2)
 
 
 async def turns() -> None:
