@@ -84,6 +84,7 @@ class Call:
         self.fields = fields
         self.body: bytearray | None = None  # of a message in several frames
         self.size = 0  # received, prefix included
+        self.returned = 0  # how many of these the peer may send again already
         self.counted = 0  # what the budget keeps for it
         self.held = 0  # what its headers count for
         self.granted = 0  # of the peer's window, beyond what a stream begins with
@@ -188,7 +189,7 @@ class CallTable:
         new stream allow. `OK_DATA_BYTES` of the window go with each answer."""
         answers = []
         for call in calls:
-            self.freed += call.size
+            self.freed += call.size - call.returned
             if self.open.get(call.stream) is not call:  # reset meanwhile
                 self.abandoned -= 1
             elif window >= OK_DATA_BYTES and stream_window + call.granted >= OK_DATA_BYTES:

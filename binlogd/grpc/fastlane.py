@@ -19,36 +19,29 @@ Source: tidb-binlog pump/server.go, where grpc-go does this.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import Any, cast
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import structlog
-from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from h2.connection import ConnectionInputs, ConnectionState
 from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
 
 from binlogd.grpc import frames as wire
 from binlogd.grpc.blocks import Field
-from binlogd.grpc.calls import Call, CallTable, Gathered, Inlet, Shape, by_owner, shape_of
+from binlogd.grpc.calls import Call, CallTable, Inlet, Shape, shape_of
 from binlogd.grpc.frames import DATA, END_STREAM, HEADERS, OK_DATA_BYTES, frame_head, u32
 from binlogd.grpc.hpack import SharedDecoder
 from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread, weight
+from binlogd.grpc.lane import FastLane
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.grpc.sink import CallSink
-from binlogd.telemetry.faults import unforeseen
 
 log = structlog.get_logger(__name__)
 
-MESSAGE_BYTES_MAX = 256 << 10
-"""A larger message is grpclib's: its cost is in its bytes, not in its call."""
-
 _SHAPES_MAX = 16
 _SHAPE_BYTES_MAX = 2 << 10  # a larger one is judged by grpclib each time
-_BATCH_BYTES_MAX = 4 << 20
-_BATCH_CALLS = 64  # enough that a batch costs little beside its calls
-_BATCHES_MAX = 16  # of one method, under way at once
+_PONG_S = 0.005  # an answer to a ping may wait so long for one to a call
 _CONTENT_TYPES = (b"application/grpc", b"application/grpc+proto")
 _OWN_FIELDS = (b"grpc-accept-encoding", b"grpc-timeout", b"grpc-tags-bin", b"grpc-trace-bin")
 _WHOLE_BLOCK = wire.END_HEADERS
@@ -56,156 +49,7 @@ _BLOCK_FORM = wire.END_HEADERS | wire.PADDED | wire.PRIORITY
 _TABLE_BYTES = 4096
 _CALL_BYTES = 2 << 10
 """What a call costs that has begun, beside its headers."""
-
-
-class _Method:
-    """A method that takes many calls at once: those that wait, and who works on them.
-
-    What comes while a batch is under way gathers for the next, so that there is one for each round
-    of the log and not one for each turn of the loop. Enough for a batch of its own does not wait.
-    """
-
-    def __init__(self, sink: CallSink) -> None:
-        self.sink = sink
-        self.inlet = Inlet(MESSAGE_PREFIX_BYTES + min(MESSAGE_BYTES_MAX, sink.message_bytes_max))
-        self._under_way = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def count(self) -> None:
-        """Tells the sink what has come."""
-        inlet = self.inlet
-        if inlet.uncounted_calls:
-            self.sink.take(inlet.uncounted, inlet.uncounted_calls)
-            inlet.uncounted = inlet.uncounted_calls = 0
-
-    def work(self) -> None:
-        """Sees to it that what waits is served."""
-        waiting = len(self.inlet.calls)
-        if not waiting or self._under_way >= _BATCHES_MAX:
-            return
-        if not self._under_way or waiting >= _BATCH_CALLS or self.inlet.size >= _BATCH_BYTES_MAX:
-            self._under_way += 1
-            # Owned by the set: a protocol's callbacks have no task whose group could own it.
-            task = asyncio.get_running_loop().create_task(self._serve_all(self.inlet.drain()))
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            unforeseen("the fast lane", error)  # who waits for an answer is told by its deadline
-
-    async def _serve_all(self, gathered: Gathered) -> None:
-        try:
-            while gathered.calls:  # ends when nothing has gathered meanwhile
-                await self._serve(gathered)
-                gathered = self.inlet.drain()
-        finally:
-            self._under_way -= 1
-
-    async def _serve(self, gathered: Gathered) -> None:
-        calls, messages = gathered.calls, gathered.messages
-        outcomes: Sequence[GRPCError | None]
-        try:
-            outcomes = await self.sink.write(messages)
-        except Exception:  # grpclib answers for a handler that breaks, in the same words
-            log.exception("sink_failed", messages=len(messages))
-            outcomes = [GRPCError(Status.UNKNOWN, "Internal Server Error")] * len(messages)
-        finally:
-            self.sink.give(gathered.size, len(messages))
-        failed: list[tuple[Call, GRPCError]] = []
-        if any(outcomes):
-            pairs = list(zip(calls, outcomes, strict=True))
-            failed = [(call, error) for call, error in pairs if error is not None]
-            calls = [call for call, error in pairs if error is None]
-        for owner, mine in by_owner(calls):
-            self._answer(owner, partial(cast(FastLaneProtocol, owner).acknowledge, mine))
-        for call, error in failed:
-            owner = cast(FastLaneProtocol, call.owner)
-            self._answer(owner, partial(owner.refuse, call, error))
-
-    def _answer(self, owner: Any, say: Callable[[], None]) -> None:
-        """A fault in one connection ends it, so that its peer asks again, and none beside it."""
-        try:
-            say()
-        except Exception as error:  # noqa: BLE001 - the other connections wait for theirs
-            unforeseen("an answer of the fast lane", error)
-            cast(FastLaneProtocol, owner).abort()
-
-
-class FastLane:
-    """The methods that calls of all connections are gathered for."""
-
-    def __init__(self, sinks: Mapping[bytes, CallSink]) -> None:
-        self.methods = {path: _Method(sink) for path, sink in sinks.items()}
-        self._each = list(self.methods.values())
-        self._is_scheduled = False
-        self._begun: dict[Call, float] = {}  # calls whose message is not whole, the oldest first
-        self._timer: asyncio.TimerHandle | None = None
-
-    def method(self, call: Call) -> _Method:
-        """Whose call it is."""
-        return next(method for method in self._each if method.inlet is call.inlet)
-
-    def look_for_room(self) -> None:
-        """Asks how much may be taken, before something is."""
-        for method in self._each:
-            method.inlet.room = method.sink.room()
-
-    def arrived(self) -> None:
-        """Calls have been taken: they are served when what has come with them in this turn is here
-        as well."""
-        has_enough = False
-        for method in self._each:
-            method.count()
-            has_enough = has_enough or method.inlet.size >= _BATCH_BYTES_MAX
-        if has_enough:
-            self._work()
-        elif not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._start)
-
-    def _start(self) -> None:
-        self._is_scheduled = False
-        self._work()
-
-    def _work(self) -> None:
-        for method in self._each:
-            method.work()
-
-    # --- messages that come in pieces --------------------------------------------------------
-
-    def begun(self, call: Call) -> None:
-        """Its headers are here, and its message is not yet."""
-        loop = asyncio.get_running_loop()
-        self._begun[call] = loop.time()
-        if self._timer is None:
-            self._timer = loop.call_later(self.method(call).sink.patience_s, self._look)
-
-    def ended(self, call: Call) -> None:
-        """It is here, or will not come any more; its room goes with it or is given back."""
-        self._begun.pop(call, None)
-        cast(FastLaneProtocol, call.owner).let_go_of_headers(call)
-        if not call.is_complete and call.counted:
-            self.method(call).sink.give(call.counted, 0)
-            call.counted = 0
-
-    def _look(self) -> None:
-        """Hands over what takes long, to where there is a limit: it has room that others wait for,
-        or keeps a stream open for nothing."""
-        loop = asyncio.get_running_loop()
-        self._timer = None
-        for call, since_s in list(self._begun.items()):
-            due_s = since_s + self.method(call).sink.patience_s
-            if due_s > loop.time():
-                self._timer = loop.call_at(due_s, self._look)
-                return
-            if not cast(FastLaneProtocol, call.owner).hand_over(call):
-                del self._begun[call]
-                self._begun[call] = loop.time()
-        for call in self._begun:
-            self._timer = loop.call_later(self.method(call).sink.patience_s, self._look)
-            return
+_PONGS_BYTES_MAX = 1 << 10
 
 
 class FastLaneProtocol(GrpcProtocol):
@@ -219,6 +63,8 @@ class FastLaneProtocol(GrpcProtocol):
         self._decoder = SharedDecoder()
         self._calls = CallTable(self, self._decoder.reader)
         self._rest = b""  # an incomplete frame or preface
+        self._pongs = b""  # answers to pings, which go with the next to a call
+        self._pong_timer: asyncio.TimerHandle | None = None
         self._is_greeted = False
         self._is_in_block = False  # between HEADERS and the last CONTINUATION
         self._window_begins = 65_535  # what the peer lets us send on a new stream
@@ -257,6 +103,8 @@ class FastLaneProtocol(GrpcProtocol):
             self._lane.look_for_room()
             self._split(data, 0 if self._is_greeted else len(wire.PREFACE))
             self._is_greeted = True
+            if self._pongs and not self._calls.open:
+                self._write_pongs()
         else:
             self._rest = data
 
@@ -415,13 +263,26 @@ class FastLaneProtocol(GrpcProtocol):
         if self._calls.held > self._limits.connection_window_bytes:
             raise FlowControlError("more binlogs are unanswered than the window allows")
         if flags & END_STREAM:
-            call.body = None
-            call.fields = []  # whoever has begun it is here
-            call.inlet.size += call.counted
-            call.inlet.add(call, bytes(message[head:]))
-            self._lane.ended(call)
-            self._lane.arrived()
+            self._complete(call, memoryview(message)[head:])
+        else:
+            self._return(call)
         return True
+
+    def _complete(self, call: Call, message: memoryview) -> None:
+        call.body = None
+        call.fields = []  # whoever has begun it is here
+        call.inlet.size += call.counted
+        call.inlet.add(call, bytes(message))
+        self._lane.ended(call)
+        self._lane.arrived()
+
+    def _return(self, call: Call) -> None:
+        """Lets the peer send as much again as has come of a message that has its room: else some
+        that have begun could take the whole window, and none of them end."""
+        if call.counted:
+            self._calls.freed += call.size - call.returned
+            call.returned = call.size
+            self._give_back()
 
     def _counts(self, call: Call, size: int) -> bool:
         """Whether there is room for a message, which is its own from now on: as much as it says,
@@ -455,8 +316,25 @@ class FastLaneProtocol(GrpcProtocol):
     def _ping(self, flags: int, stream: int, body: bytes) -> bool:
         if flags or stream or len(body) != 8:
             return False
-        self._transport.write(wire.frame(wire.PING, wire.ACK, 0, body))
+        self._pongs += wire.frame(wire.PING, wire.ACK, 0, body)
+        if len(self._pongs) > _PONGS_BYTES_MAX:
+            self._write_pongs()
+        elif self._pong_timer is None:
+            loop = asyncio.get_running_loop()
+            self._pong_timer = loop.call_later(_PONG_S, self._write_late_pongs)
         return True
+
+    def _write_late_pongs(self) -> None:
+        self._pong_timer = None
+        if self._pongs:
+            self._write_pongs()
+
+    def _write_pongs(self) -> None:
+        """A client of grpc-go sends a ping with nearly each call: a write for each would cost both
+        ends as much as the call's own answer."""
+        pongs, self._pongs = self._pongs, b""
+        if not self._transport.is_closing():
+            self._transport.write(pongs)
 
     def _settings(self, flags: int, body: bytes) -> None:
         """Looks on: a table size lowered once is remembered, since h2 would answer in its next
@@ -484,7 +362,11 @@ class FastLaneProtocol(GrpcProtocol):
         """grpclib gets the stream from its beginning; the frame in hand follows."""
         del self._calls.open[call.stream]
         self._lane.ended(call)
-        self._calls.held -= call.size  # h2 counts them from now on
+        self._calls.held -= call.size - call.returned  # h2 counts these from now on
+        if call.returned:  # and would count and give back the others again
+            window = self._h2._inbound_flow_control_window_manager  # noqa: SLF001 # no public way
+            window.current_window_size += call.returned
+            window._bytes_processed -= call.returned  # noqa: SLF001 # see above
         highest = self._h2.highest_inbound_stream_id
         self._h2.highest_inbound_stream_id = call.stream - 2
         self._decoder.leave(call.fields)
@@ -515,7 +397,7 @@ class FastLaneProtocol(GrpcProtocol):
         """Answers with an error, and gives back room."""
         if self._transport.is_closing():
             return
-        self._calls.freed += call.size
+        self._calls.freed += call.size - call.returned
         if self._calls.open.get(call.stream) is call:
             del self._calls.open[call.stream]
             answer = wire.error_answer(call.stream, error.status.value, error.message or "")
@@ -527,6 +409,9 @@ class FastLaneProtocol(GrpcProtocol):
     def _send(self, answers: list[bytes]) -> None:
         if self._calls.freed >= self._limits.connection_window_bytes // 4:
             answers.append(self._given_back())
+        if self._pongs:
+            answers.append(self._pongs)
+            self._pongs = b""
         if answers:
             self._transport.write(b"".join(answers))
         if self._is_leaving:
@@ -536,7 +421,7 @@ class FastLaneProtocol(GrpcProtocol):
         blocked = list(self._calls.blocked.values())
         self._calls.blocked.clear()
         for call in blocked:
-            call.size = 0  # given back already
+            call.size = call.returned = 0  # given back already
         self.acknowledge(blocked)
 
     def _reset(self, call: Call, code: int) -> None:
@@ -552,11 +437,14 @@ class FastLaneProtocol(GrpcProtocol):
         if call.is_complete:  # what a sink has is given back when it answers
             calls.abandoned += not was_answered
         else:
-            calls.freed += call.size
-            if calls.freed >= self._limits.connection_window_bytes // 4:
-                self._transport.write(self._given_back())
+            calls.freed += call.size - call.returned
+            self._give_back()
         if self._is_leaving:
             self._close_if_idle()
+
+    def _give_back(self) -> None:
+        if self._calls.freed >= self._limits.connection_window_bytes // 4:
+            self._transport.write(self._given_back())
 
     def _given_back(self) -> bytes:
         freed, self._calls.freed = self._calls.freed, 0
@@ -592,7 +480,9 @@ class FastGrpcHalf(GrpcHalf):
         super().__init__(services, limits)
         missing = sorted(path for path in sinks if path.decode() not in self._mapping)
         assert not missing, f"no service has {missing}, and a call may be declined"
-        self._lane = FastLane(sinks)
+        # A larger message is grpclib's, which gives back the window of its stream meanwhile, and
+        # holds one of a gigabyte once. One of a megabyte costs three times as much there.
+        self._lane = FastLane(sinks, limits.stream_window_bytes // 2)
 
     def protocol(self) -> GrpcProtocol:
         """For one more connection."""

@@ -40,7 +40,7 @@ from binlogd.pump.log.entry import Item
 from binlogd.pump.log.gc import GcPlan
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.resolver import Resolver, ResolverStatistics
-from binlogd.pump.route import Router, Routing, bytes_held, newest
+from binlogd.pump.route import Router, Routing, Share, bytes_held, newest
 from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.pull import PullOptions, ShardSource
 from binlogd.pump.shard.rounds import Rounds
@@ -482,14 +482,14 @@ class Pump:
         shares, ended = self._router.split(items), dict[int, BinlogdError | None]()
         is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def settled(number: int, error: BinlogdError | None) -> None:
-            self._budget.give(shares[number].bytes_held)  # whoever still waits
+        def settled(number: int, share: Share, error: BinlogdError | None) -> None:
+            self._budget.give(share.bytes_held)  # whoever still waits
             ended[number] = error
             if len(ended) == len(shares) and not is_over.done():
                 is_over.set_result(None)
 
         for number, share in shares.items():
-            self._shards[number].put(share.items, partial(settled, number))
+            self._shards[number].put(share.items, partial(settled, number, share))
         if self._router.has_untold and not self._is_telling:
             self._is_telling = True
             asyncio.get_running_loop().call_later(self._tell_after_s, self._tell)

@@ -210,6 +210,12 @@ def test_h2_shares_the_state_of_its_connection() -> None:
     states.append(h2.state_machine.state)
     assert states == [ConnectionState.IDLE, ConnectionState.SERVER_OPEN]
     assert h2.max_outbound_frame_size == 16_384
+    window = h2._inbound_flow_control_window_manager
+    window.current_window_size += 30_000  # given back by somebody else
+    window._bytes_processed -= 30_000
+    window.window_consumed(60_000)
+    assert not window.process_bytes(60_000)
+    assert (window.current_window_size, window._bytes_processed) == (35_535, 30_000)
     assert "self._receive_goaway_frame" in inspect.getsource(H2Connection.__init__)
     assert "decoder.decode(encoded_header_block, raw=True)" in inspect.getsource(_decode_headers)
 

@@ -293,7 +293,7 @@ async def test_calls_as_a_go_client_writes_them_are_taken_and_share_batches() ->
         ("a probe", True),
         ("no request", True),
         ("an empty message", True),
-        ("large", False),
+        ("large", True),
         ("above the limit", False),
         ("nothing", False),
         ("cut short", False),
@@ -316,6 +316,18 @@ async def test_what_is_odd_about_a_body_is_for_grpclib(body: str, is_taken: bool
         again = client.call(request(50))
         await client.send()
         assert (await client.wait(again))[0].is_ok
+
+
+async def test_a_message_above_half_the_window_of_its_stream_is_for_grpclib() -> None:
+    async with running(http2_limits=Http2Limits(stream_window_bytes=400_000)) as at:
+        client = await at.client()
+        await client.pinged()
+        for size, is_taken in (190_000, True), (210_000, False):
+            at.fast.clear()
+            stream = client.call(request(size, size))
+            await client.send()
+            assert (await client.wait(stream))[0].is_ok
+            assert bool(at.fast) is is_taken
 
 
 @pytest.mark.parametrize("changed", ODD_HEADERS, ids=str)
@@ -581,6 +593,66 @@ async def test_the_window_comes_back_when_binlogs_are_durable() -> None:
             await client.send()
         assert all(answer.is_ok for answer in await client.wait())
         assert len(at.fast) == 100
+
+
+async def test_messages_that_come_beside_each_other_may_be_more_than_the_window() -> None:
+    """Else each has a part of it, and none the rest."""
+    limits = Http2Limits(connection_window_bytes=100_000)
+    async with running(http2_limits=limits) as at:
+        client = await at.client()
+        await client.pinged()
+        message = prefixed(request(1, 60_000))
+        streams = [client.open() for _ in range(6)]
+        for begin in range(0, len(message), 10_000):
+            for stream in streams:
+                while client.h2.outbound_flow_control_window < 10_000:
+                    await client._receive()
+                piece = message[begin : begin + 10_000]
+                client.body(stream, piece, ends=begin + 10_000 >= len(message))
+                await client.send()
+        assert all(answer.is_ok for answer in await client.wait(*streams))
+        assert at.fast == [request(1, 60_000)] * 6
+        await eventually(lambda: client.h2.outbound_flow_control_window > 0)
+
+
+async def test_what_was_given_back_of_a_message_is_not_given_back_again() -> None:
+    """A call that is begun, given up or handed to grpclib in its middle: the peer's window is never
+    larger than at the beginning."""
+    limits = Http2Limits(connection_window_bytes=100_000)
+    async with running(http2_limits=limits) as at:
+        client = await at.client()
+        await client.pinged()
+        message = prefixed(request(1, 60_000))
+        for how in ("reset", "odd") * 4:
+            stream = client.open()
+            for begin in range(0, 50_000, 10_000):
+                client.body(stream, message[begin : begin + 10_000], ends=False)
+            if how == "reset":
+                client.h2.reset_stream(stream)
+            else:
+                client.body(stream, b"", ends=True)
+            await client.send()
+            await client.pinged()
+            assert client.h2.outbound_flow_control_window <= 100_000
+        while client.h2.outbound_flow_control_window < 60_000:
+            await client._receive()
+        last = client.call(request(2, 50_000))
+        await client.send()
+        assert (await client.wait(last))[0].is_ok
+
+
+async def test_a_ping_is_answered_though_no_call_is() -> None:
+    async with running() as at:
+        at.pump.gate.clear()
+        client = await at.client()
+        stream = client.call(request(1))
+        await client.send()
+        for _ in range(3):
+            await client.pinged()
+        assert at.fast == [request(1)]
+        assert not client.answers[stream].is_over
+        at.pump.gate.set()
+        assert (await client.wait(stream))[0].is_ok
 
 
 async def test_more_streams_than_allowed_are_refused_one_by_one() -> None:
