@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.client.pump_client import PumpClient
+from binlogd.errors import UpstreamUnavailable
 from binlogd.tso import NO_TS, Tso, physical_ms
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
@@ -31,6 +32,7 @@ from tests.support.faults import RecordProperty, counted
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 CLOCK_READ_EVERY_S = 1
 HOUR_S = 3600
+ANSWERED_S = 60.0
 SHORT = (0, HOUR_S, -2 * HOUR_S)
 ROWS = peek.encode_mutations(1, [])
 
@@ -119,10 +121,19 @@ class Writer:
             await client.close()
 
     async def _next(self, times: PdTso) -> Tso:
-        found = await times.next()
+        found = await self._patiently(times)
         assert found > self._last, f"{found} after {self._last}"
         self._last = found
         return found
+
+    async def _patiently(self, times: PdTso) -> Tso:
+        """A process under libfaketime is slow, and a machine may be: a writer asks again."""
+        async with asyncio.timeout(ANSWERED_S):
+            while True:  # until it answers, or the time is over
+                try:
+                    return await times.next()
+                except UpstreamUnavailable:
+                    await asyncio.sleep(0.1)
 
 
 async def goes_on(node: Jumping, writer: Writer) -> None:
@@ -143,7 +154,7 @@ async def goes_on(node: Jumping, writer: Writer) -> None:
 async def lived_through(
     node: Jumping, jumps: tuple[int, ...], property_: RecordProperty, kills: frozenset[int]
 ) -> None:
-    writer = Writer(node)
+    writer, begun_ms = Writer(node), int(time.time() * 1000)
     node.set_off(0)
     await asyncio.to_thread(node.start)
     with counted(property_, fault="the wall clock jumps", target="node") as cases:
@@ -155,8 +166,8 @@ async def lived_through(
             await asyncio.to_thread(node.jump, off_s)
             await goes_on(node, writer)
             cases.one()
-        ahead_ms = physical_ms(writer.commits[-1]) - physical_ms(writer.commits[0])
-        assert ahead_ms >= max(jumps) * 1000, "its clock was never there"
+        furthest_ms = begun_ms + max(jumps) * 1000
+        assert physical_ms(writer.commits[-1]) >= furthest_ms, "its clock was never there"
         assert await asyncio.to_thread(node.stop) == 0
         dumped = run(node.directory, "dump", "--heads", "--data-dir", str(node.data_dir))
         assert dumped.returncode == 0, dumped.stderr

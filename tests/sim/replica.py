@@ -133,9 +133,9 @@ class Replica:
     def may_lose(self, lost: int, *, can_pull_again: bool) -> int:
         """How many of the last states a failover may lose: what it leaves must say where it is, and
         the Pumps must still have what is missing."""
-        history = self.server.history
-        lost = min(lost, len(history) - 1) if can_pull_again else 0
-        while lost and not _says_where(history[-1 - lost]):
+        lineage = self.server.inside.lineage
+        lost = min(lost, len(lineage) - 1) if can_pull_again else 0
+        while lost and not _says_where(lineage[-1 - lost]):
             lost -= 1
         return lost
 

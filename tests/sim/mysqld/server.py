@@ -67,6 +67,8 @@ class Server:
         self.history: deque[Committed] = deque(maxlen=self.history_max)
         self._last = Committed(0, 0.0, 0, "start", (), frozenset(), {})
         self.history.append(self._last)
+        self.lineage: deque[Committed] = deque(self.history, maxlen=self.history_max)
+        """What the state of now came from: of the history, without what a failover lost."""
 
     @property
     def state(self) -> Committed:
@@ -147,6 +149,7 @@ class Server:
         )
         self._last = made
         self.history.append(made)
+        self.lineage.append(made)
         for each in self.on_commit:
             each(made)
 
@@ -161,8 +164,10 @@ class Server:
     def go_back(self, lost: int) -> None:
         """Another server takes over, which lacks the last states. Its sessions begin anew."""
         self.crash()
-        lost = min(lost, len(self.history) - 1)
-        there = self.history[-1 - lost]
+        lost = min(lost, len(self.lineage) - 1)
+        for _ in range(lost):  # nobody has them any more: the next one that takes over neither
+            self.lineage.pop()
+        there = self.lineage[-1]
         self.databases = {schema: {} for schema in sorted(there.schemas)}
         for (database, name), image in there.state.items():
             table = Table(image.number, image.definition, image.partition_numbers)
