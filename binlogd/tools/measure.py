@@ -10,18 +10,23 @@ import itertools
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
+from time import perf_counter  # noqa: TID251 - the loop has whole milliseconds
 
-from binlogd.client.pump_client import PumpClient, RemoteSource
+from binlogd.client.pump_client import RemoteSource
+from binlogd.errors import PumpUnavailable
+from binlogd.grpc.quick import QuickCalls
 from binlogd.host.disk import PosixDisk
 from binlogd.tools.appliance import Appliance
 from binlogd.tso import NO_TS, Tso, compose
-from binlogd.wire import peek
+from binlogd.wire import codec, peek
 
 _CLUSTER = 1
 _SYNCED_BYTES = 4096
 _CONNECTIONS = 4
+_WRITE = "/binlog.Pump/WriteBinlog"
 _BASE = compose(1_700_000_000_000)
 _PULL_S_MAX = 120.0
 
@@ -93,25 +98,30 @@ class _Writers:
     def __init__(self, machine: Appliance, wanted: Measurement) -> None:
         self._machine, self._wanted = machine, wanted
         self._ts = itertools.count(_BASE + 1)
+        self._rows = b"v" * wanted.row_bytes
         self._took_s: list[float] = []
         self.last_commit = NO_TS
 
     async def run(self) -> list[Measured]:
-        clock = asyncio.get_running_loop().time
-        clients = [
-            PumpClient(self._machine.host, self._machine.port, cluster_id=_CLUSTER)
-            for _ in range(_CONNECTIONS)
-        ]
-        begin_s = clock()
+        loop = asyncio.get_running_loop()
+        begin_s = perf_counter()
+        until_s, connections = begin_s + self._wanted.seconds, list[QuickCalls]()
         try:
-            async with asyncio.TaskGroup() as group:
-                for number in range(self._wanted.writers):
-                    client = clients[number % _CONNECTIONS]
-                    group.create_task(self._write(client, begin_s + self._wanted.seconds))
+            for number in range(min(_CONNECTIONS, self._wanted.writers)):
+                writers = len(range(number, self._wanted.writers, _CONNECTIONS))
+                made = partial(QuickCalls, _WRITE, writers, self._next(writers, until_s))
+                _, calls = await loop.create_connection(
+                    made, self._machine.host, self._machine.port
+                )
+                connections.append(calls)
+            for calls in connections:
+                await calls.over
+        except OSError as error:
+            raise PumpUnavailable(f"the node that is measured: {error}") from error
         finally:
-            for client in clients:
-                client.close()
-        took_s = clock() - begin_s
+            for calls in connections:
+                calls.close()
+        took_s = perf_counter() - begin_s
         cuts = quantiles(self._took_s, n=100)
         return [
             Measured(
@@ -125,21 +135,27 @@ class _Writers:
             Measured("write_p99", cuts[98] * 1000, "ms", "from asking to durable"),
         ]
 
-    async def _write(self, client: PumpClient, until_s: float) -> None:
-        clock = asyncio.get_running_loop().time
-        rows = b"v" * self._wanted.row_bytes
-        while clock() < until_s:
-            start_ts = Tso(next(self._ts))
-            await self._timed(client, peek.prewrite_binlog(start_ts, prewrite_value=rows))
-            commit_ts = Tso(next(self._ts))
-            await self._timed(client, peek.commit_binlog(start_ts, commit_ts))
-            self.last_commit = max(self.last_commit, commit_ts)
+    def _next(self, writers: int, until_s: float) -> Callable[[int], bytes | None]:
+        """What each writer of a connection sends next: a prewrite, its commit, and so on."""
+        begun_s, starts = [0.0] * writers, [NO_TS] * writers
 
-    async def _timed(self, client: PumpClient, payload: bytes) -> None:
-        clock = asyncio.get_running_loop().time
-        begin_s = clock()
-        await client.write(payload)
-        self._took_s.append(clock() - begin_s)
+        def next_of(writer: int) -> bytes | None:
+            now_s = perf_counter()
+            if begun_s[writer]:
+                self._took_s.append(now_s - begun_s[writer])
+            begun_s[writer], start_ts = now_s, starts[writer]
+            ts = Tso(next(self._ts))
+            if start_ts:
+                starts[writer], self.last_commit = NO_TS, max(self.last_commit, ts)
+                payload = peek.commit_binlog(start_ts, ts)
+            elif now_s < until_s:
+                starts[writer] = ts
+                payload = peek.prewrite_binlog(ts, prewrite_value=self._rows)
+            else:
+                return None
+            return codec.encode_write_request(_CLUSTER, payload)
+
+        return next_of
 
 
 async def _pulls(machine: Appliance, last: Tso) -> list[Measured]:
