@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -48,11 +47,20 @@ from binlogd.spark.walk import LogWalk, schema_as_of
 from binlogd.tso import Tso
 
 try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
 except ImportError:  # before 4.2
+    HAS_LIMITS = False
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # the same name, if empty
         """Spark does not ask."""
+else:
+    HAS_LIMITS = True
+    """Whether Spark tells a source where a micro-batch begins, and how much it may have."""
 
 
 _OFFSET = "commit_ts"
@@ -169,6 +177,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, asked: ReadRequest, schema: StructType) -> None:
         super().__init__(asked, schema)
         self._target: Tso | None = None
+        check_limit(asked, has_limits=HAS_LIMITS)
 
     def initialOffset(self) -> dict[str, int]:
         """Where a query without a checkpoint begins."""
@@ -178,11 +187,19 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """What is there now is all that will be read."""
         self._target = self._end(open_input(self._asked))
 
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the option maxTransactionsPerTrigger says: its rows are transactions."""
+        return ReadMaxRows(self._asked.limit) if self._asked.limit else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        """Up to where there is something, for the progress of a query: its backlog lies between."""
+        return {_OFFSET: self._end(open_input(self._asked))}
+
     def latestOffset(
-        self, start: dict[str, int] | None = None, limit: Any = None
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, int]:
-        """Up to where the next micro-batch goes. Spark before 4.2 gives no `start`."""
-        del limit  # the option maxTransactionsPerTrigger is one for all inputs
+        """Up to where the next micro-batch goes, as far as Spark's limit. Spark before 4.2 gives no
+        `start` and no limit. Raises ConfigError for a limit by something else than rows."""
         source = open_input(self._asked)
         end = self._end(source) if self._target is None else self._target
         if start is None:
@@ -192,8 +209,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             return {_OFFSET: begin}
         if not source.has_any(begin, end):
             return {_OFFSET: begin}  # nothing but time has passed
-        if self._asked.limit:
-            end = source.reach(begin, end, self._asked.limit)
+        transactions = _transactions(limit)
+        if transactions:
+            end = source.reach(begin, end, transactions)
         return {_OFFSET: end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[SourcePart]:
@@ -207,6 +225,28 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _end(self, source: Input) -> Tso:
         resolved = source.resolved_ts()
         return min(resolved, self._asked.upto) if self._asked.upto else resolved
+
+
+def check_limit(asked: ReadRequest, *, has_limits: bool) -> None:
+    """Raises ConfigError where Spark would ignore maxTransactionsPerTrigger."""
+    if asked.limit and not has_limits:
+        raise ConfigError(
+            "option maxTransactionsPerTrigger: this Spark does not tell a source where a batch"
+            " begins, so the first one would be the whole backlog whatever the option says: leave"
+            " it out (of binlogd pipeline: --batch 0), or take Spark 4.2 or newer"
+        )
+
+
+def _transactions(limit: ReadLimit | None) -> int:
+    """How many a micro-batch may have; 0 is no limit. A whole transaction comes at least."""
+    if limit is None or isinstance(limit, ReadAllAvailable):
+        return 0
+    if isinstance(limit, ReadMaxRows):
+        return max(1, limit.max_rows)
+    raise ConfigError(
+        f"a micro-batch is limited by {type(limit).__name__}, which binlogd cannot count: it has"
+        " maxTransactionsPerTrigger alone"
+    )
 
 
 # --- schemas -----------------------------------------------------------------------------------

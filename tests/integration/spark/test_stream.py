@@ -8,9 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+)
+from pyspark.sql.types import StructType
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
+from binlogd.errors import ConfigError
+from binlogd.spark.request import request
+from binlogd.spark.source import StreamReader, check_limit
 from tests.support.logged import Logged, expected, read
 from tests.support.spark import WarmSpark
 from tests.support.streams import folded
@@ -53,8 +64,9 @@ def test_sql_reads_it_as_well(spark: SparkSession, logged: Logged) -> None:
     assert found[0]["n"] > 300
 
 
-def drained(spark: SparkSession, options: dict[str, str], into: Path) -> None:
-    """Everything that is there, in micro-batches, from where the checkpoint is."""
+def drained(spark: SparkSession, options: dict[str, str], into: Path) -> list[int]:
+    """Everything that is there, in micro-batches, from where the checkpoint is; up to where there
+    was something, as the progress of each batch says."""
     stream = spark.readStream.format("binlogd").options(**options).load()
     query = (
         stream.writeStream.option("checkpointLocation", str(into / "checkpoint"))
@@ -62,6 +74,12 @@ def drained(spark: SparkSession, options: dict[str, str], into: Path) -> None:
         .start(str(into / "rows"), "parquet")
     )
     query.awaitTermination()
+    progress = [json.loads(each.json) for each in query.recentProgress]
+    told = [each["sources"][0]["latestOffset"] for each in progress if each["numInputRows"]]
+    return [
+        json.loads(each)["commit_ts"] if isinstance(each, str) else each["commit_ts"]
+        for each in told
+    ]
 
 
 def test_a_stream_gives_what_a_batch_gives_and_goes_on_at_its_checkpoint(
@@ -75,8 +93,10 @@ def test_a_stream_gives_what_a_batch_gives_and_goes_on_at_its_checkpoint(
     options = {"path": url, "table": ".".join(name), "maxTransactionsPerTrigger": "120"}
     drained(spark, options, tmp_path)
     first = offsets(tmp_path)
-    archive(msgspec.structs.replace(task, with_open=True))
-    drained(spark, options, tmp_path)
+    done = archive(msgspec.structs.replace(task, with_open=True))
+    assert set(drained(spark, options, tmp_path)) == {
+        done.resolved_ts
+    }  # the backlog is up to there
     assert len(offsets(tmp_path)) > len(first) >= 1
     assert offsets(tmp_path) == sorted(set(offsets(tmp_path)))
     batch = spark.read.format("binlogd").options(path=url, table=".".join(name)).load()
@@ -85,6 +105,34 @@ def test_a_stream_gives_what_a_batch_gives_and_goes_on_at_its_checkpoint(
     in_order = streamed.sort_by([("_commit_ts", "ascending"), ("_seq", "ascending")])
     table = logged.workload.model.tables()[name]
     assert folded(table, [in_order]) == expected(logged.workload, name)
+
+
+def test_a_source_keeps_to_the_limit_that_spark_gives(logged: Logged) -> None:
+    options = logged.options(maxTransactionsPerTrigger="30")
+    reader = StreamReader(request(options), StructType())
+    end = reader.reportLatestOffset()
+    assert reader.getDefaultReadLimit() == ReadMaxRows(30)
+    begin = reader.initialOffset()
+    assert reader.latestOffset(begin, ReadAllAvailable()) == end
+    ends = [reader.latestOffset(begin, ReadMaxRows(count)) for count in (1, 30, 60)]
+    in_order = read(logged.options(form="binlog"))["commit_ts"].to_pylist()
+    assert [each["commit_ts"] for each in ends] == [in_order[count - 1] for count in (1, 30, 60)]
+    for limit in (ReadMaxFiles(1), ReadMaxBytes(1), ReadMinRows(1)):
+        with pytest.raises(ConfigError, match=f"limited by {type(limit).__name__}"):
+            reader.latestOffset(begin, limit)
+    unlimited = StreamReader(request(logged.options()), StructType())
+    assert unlimited.getDefaultReadLimit() == ReadAllAvailable()
+    unlimited.prepareForTriggerAvailableNow()
+    assert unlimited.latestOffset(begin, unlimited.getDefaultReadLimit()) == end
+    assert unlimited.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_limit_that_this_spark_would_ignore_is_refused(logged: Logged) -> None:
+    asked = request(logged.options(maxTransactionsPerTrigger="30"))
+    with pytest.raises(ConfigError, match=r"--batch 0.*Spark 4\.2 or newer"):
+        check_limit(asked, has_limits=False)
+    check_limit(asked, has_limits=True)
+    check_limit(request(logged.options(maxTransactionsPerTrigger="0")), has_limits=False)
 
 
 def offsets(directory: Path) -> list[int]:
