@@ -156,7 +156,7 @@ class LakeTarget:
             jobs = source.jobs()  # which has those of all that was found: who read the rows waited
             tracker = manifest.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             seen = partial(newest_version, source, of.end)
-            held = LakeState(tracker, frozenset(now.placed), seen)
+            held = LakeState(tracker, frozenset(now.placed), now.leaving, seen)
             batch = planned(jobs, ddl, held, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
             late = late_rows(source, batch, self.asked, start)

@@ -6,7 +6,7 @@ Only for the first batch of all the history has to tell it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -41,11 +41,12 @@ def schema_before(jobs: Sequence[Job], start: Tso, end: Tso, ddl: Sequence[DdlBi
 
 
 class LakeState(NamedTuple):
-    """What is there when a batch begins: the schema, and which tables of the lake have keys with a
-    partition in them; `seen` asks the log."""
+    """What is there when a batch begins: the schema, which tables of the lake have keys with a
+    partition in them, and which columns were on their way out; `seen` asks the log."""
 
     tracker: bytes
     placed: frozenset[int] = frozenset()
+    leaving: Collection[tuple[int, int]] = ()
     seen: Seen | None = None
 
 
@@ -61,7 +62,14 @@ def planned(
     """The tables before and after. Raises PipelineStopped where the log cannot tell a table,
     MissingDdlJob, Refused."""
     base, since = Base("", start, asked.types, {}, held.tracker), Tso(max(1, start))
-    origin = Origin(base, is_headless=True, changes_from=since, has_rows=True, placed=held.placed)
+    origin = Origin(
+        base,
+        is_headless=True,
+        changes_from=since,
+        has_rows=True,
+        placed=held.placed,
+        leaving=held.leaving,
+    )
     made_of = partial(catalog, jobs, log_begins=start, ignore_schemas=HIDDEN_DATABASES)
     before = made_of(ddl=(), origin=origin)
     after = made_of(ddl=ddl, origin=origin, seen=held.seen)

@@ -68,7 +68,7 @@ class Pipeline:
         ]
         tracker = manifest.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
         seen = partial(newest_version, self._input, Tso(end))
-        held = LakeState(tracker, frozenset(now.placed), seen)
+        held = LakeState(tracker, frozenset(now.placed), now.leaving, seen)
         batch = planned(jobs, ddl, held, self._asked, start=begin, end=Tso(end))
         moving.check(now, batch, is_first=of.is_first)
         step()

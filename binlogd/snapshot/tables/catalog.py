@@ -13,7 +13,7 @@ with the reason; never exported wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -59,6 +59,10 @@ class TablePlan:
     since_ts: Tso = NO_TS
     carry: BaseReuse | None = None
 
+    def shows(self, column: Column) -> bool:
+        """Whether users see it."""
+        return column in self.columns or column.name in self.left_out_columns
+
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
@@ -89,7 +93,8 @@ class Origin:
     With `changes_from`, tables are wanted whose changes behind that the log tells, whatever was
     before; the base then says where a headless log begins. With `has_rows`, the rows of then are
     known to whoever asks, who takes the moves to them; the keys of `placed` tables have a partition
-    in them there.
+    in them there. `leaving` are columns that a DROP COLUMN has announced by then, by the ids of
+    their tables and their own: the schema has them still, and nobody sees them any more.
     """
 
     base: Base | None = None
@@ -97,6 +102,7 @@ class Origin:
     changes_from: Tso = NO_TS
     has_rows: bool = False
     placed: frozenset[int] = frozenset()
+    leaving: Collection[tuple[int, int]] = ()
 
 
 def catalog(
@@ -117,6 +123,7 @@ def catalog(
     walk = _Walk(base=origin.base, moving=Moving(jobs, seen, _placed(origin)))
     if origin.base is not None and origin.is_headless:
         walk.begin_at(jobs, origin.base)
+        walk.hide(origin.leaving)
     else:
         walk.begin(jobs, log_begins)
     walk.replay({job.id: job for job in jobs}, ddl)
@@ -288,6 +295,13 @@ class _Walk:
             info = self._infos.get(table_id)
             if info is not None:
                 self._leaving[table_id] = replace(info, columns=tuple(table.shown_of(info)))
+
+    def hide(self, leaving: Collection[tuple[int, int]]) -> None:
+        """These columns, by the ids of their tables and their own, are announced to go."""
+        for table_id in {table_id for table_id, _ in leaving} & self._infos.keys():
+            info = self._infos[table_id]
+            left = [each for each in info.columns if (table_id, each.id) not in leaving]
+            self._leaving[table_id] = replace(info, columns=tuple(left))
 
     def _know_older(self) -> None:
         for _, info in self.tracker.tables():

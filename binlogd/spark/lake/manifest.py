@@ -49,13 +49,15 @@ class LakeTable(msgspec.Struct, frozen=True):
 class LakeTables(msgspec.Struct, frozen=True):
     """Which tables there are, by `database.table`, complete up to `commit_ts`. `placed` are the ids
     of those whose keys have a partition in them (`HandleKind.PLACED`). `in_doubt` are the last
-    `IN_DOUBT_MAX` DDL that rows may have seen or not."""
+    `IN_DOUBT_MAX` DDL that rows may have seen or not. `leaving` are columns that a DROP COLUMN had
+    announced, which are not in the files any more: ids of their tables, and their own."""
 
     commit_ts: int
     tables: dict[str, LakeTable]
     format: Kind = "delta"
     placed: tuple[int, ...] = ()
     in_doubt: tuple[DoubtfulRows, ...] = ()
+    leaving: tuple[tuple[int, int], ...] = ()
 
     def by_id(self) -> dict[int, LakeTable]:
         """The same by table id."""
@@ -127,6 +129,17 @@ def placed_of(plans: Mapping[int, TablePlan]) -> tuple[int, ...]:
     """The tables whose keys have a partition in them."""
     return tuple(
         sorted(each for each, plan in plans.items() if plan.handle.kind is HandleKind.PLACED)
+    )
+
+
+def leaving_of(plans: Mapping[int, TablePlan]) -> tuple[tuple[int, int], ...]:
+    """The columns that are hidden by now and still in the schema: it tells of them when they are
+    gone, maybe in a later batch."""
+    return tuple(
+        (table_id, column.id)
+        for table_id, plan in sorted(plans.items())
+        for column in plan.info.columns
+        if column.is_public and not column.hidden and not plan.shows(column)
     )
 
 

@@ -30,6 +30,7 @@ from binlogd.spark.lake.manifest import (
     LakeTables,
     PipelineStopped,
     label,
+    leaving_of,
     placed_of,
 )
 from binlogd.spark.lake.place import LakeLocation
@@ -157,7 +158,9 @@ def finish(
     tables = {label(plan): heads[table_id] for table_id, plan in batch.after.items()}
     manifest = lake.manifest()
     doubts = (*manifest.read().in_doubt, *in_doubt)[-IN_DOUBT_MAX:]
-    now = LakeTables(batch.end, tables, lake.place.kind, placed_of(batch.after), doubts)
+    now = LakeTables(
+        batch.end, tables, lake.place.kind, placed_of(batch.after), doubts, leaving_of(batch.after)
+    )
     manifest.turn(now, batch.tracker)
     show(lake, now)
     return now

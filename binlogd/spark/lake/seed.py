@@ -20,6 +20,7 @@ from binlogd.spark.lake.manifest import (
     LakeTables,
     PipelineStopped,
     label,
+    leaving_of,
     placed_of,
 )
 from binlogd.spark.lake.moving import Lake, show
@@ -67,7 +68,8 @@ def finish_seed(lake: Lake, begin: LoadedBase) -> LakeTables:
         for table_id, plan in begin.tables.items()
         if (each := found[table_id]) is not None
     }
-    now = LakeTables(begin.commit_ts, tables, lake.place.kind, placed_of(begin.tables))
+    placed, leaving = placed_of(begin.tables), leaving_of(begin.tables)
+    now = LakeTables(begin.commit_ts, tables, lake.place.kind, placed, leaving=leaving)
     manifest = lake.manifest()
     if manifest.read().commit_ts:
         raise PipelineStopped(

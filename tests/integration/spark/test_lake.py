@@ -29,7 +29,7 @@ from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import MAX_TS, Tso
 from tests.support.lakes import Killed, Pipeline, moments
-from tests.support.logged import Logged, check_lake
+from tests.support.logged import Logged, check_lake, read
 from tests.support.s3 import S3, s3_server
 from tests.workload.generator import Options
 
@@ -43,6 +43,26 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
 @pytest.fixture(params=KINDS)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(place_of(f"{request.param}:{tmp_path / 'lake'}"))
+
+
+def test_a_batch_may_end_while_a_column_is_on_its_way_out(tmp_path: Path, lake: Lake) -> None:
+    """DROP COLUMN hides it some time before it is gone: nobody sees it again in between."""
+    logged = Logged.write(tmp_path, Options(seed=5, transactions=60, ddl_every=6))
+    rows = read(logged.options(form="changes"))
+    jobs = {job.id: job for job in jobs_from_json(logged.history.read_bytes())}
+    found = rows.select(["commit_ts", "ddl_job_id", "ddl_state"]).to_pylist()
+    every = sorted({each["commit_ts"] for each in found})
+    (announced,) = (
+        every.index(each["commit_ts"])
+        for each in found
+        if each["ddl_state"] == SchemaState.DELETE_ONLY
+        and jobs[each["ddl_job_id"]].type == ActionType.DROP_COLUMN
+    )
+    pipeline, start = Pipeline(logged, lake), 0
+    for end in (*every[announced : announced + 12 : 4], every[-1]):
+        pipeline.run(start, end)
+        check_lake(logged, lake, end)
+        start = end
 
 
 def test_after_each_batch_the_lake_is_what_the_upstream_was(logged: Logged, lake: Lake) -> None:
