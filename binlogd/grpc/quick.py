@@ -16,7 +16,6 @@ from binlogd.grpc import frames
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES, prefixed
 
 _WINDOW_BYTES = 1 << 30  # never given back: enough for 200 million empty answers
-_OK_END = b"\x01\x30"  # the value of grpc-status, the last field of an answer
 
 
 class QuickCalls(asyncio.Protocol):
@@ -41,6 +40,7 @@ class QuickCalls(asyncio.Protocol):
         )
         self._message = message
         self._slots: dict[int, int] = {}  # by stream
+        self._answered: set[int] = set()
         self._begin = range(slots)
         self._stream = 1
         self._rest = b""
@@ -68,10 +68,10 @@ class QuickCalls(asyncio.Protocol):
             if kind in (frames.SETTINGS, frames.PING) and not flags & frames.ACK:
                 body = data[begin:stop] if kind == frames.PING else b""
                 said.append(frames.frame(kind, frames.ACK, 0, body))
+            elif kind == frames.DATA:
+                self._answered.add(stream)
             elif kind == frames.HEADERS and flags & frames.END_STREAM:
-                if data[stop - len(_OK_END) : stop] != _OK_END:
-                    self._end(ConnectionError(f"not OK: {data[begin:stop]!r}"))
-                said.append(self._call(self._slots.pop(stream)))
+                said.append(self._over(stream, data[begin:stop]))
             elif kind == frames.WINDOW_UPDATE and not stream:
                 self._window += frames.u32.unpack_from(data, begin)[0]
                 while self._held_back and self._window >= self._held_back[0][1]:
@@ -111,6 +111,13 @@ class QuickCalls(asyncio.Protocol):
             self._held_back.append((call, len(message)))
             return b""
         return self._sent(call, len(message))
+
+    def _over(self, stream: int, trailers: bytes) -> bytes:
+        """An error comes without a message."""
+        if stream not in self._answered:
+            self._end(ConnectionError(f"not OK: {trailers!r}"))
+        self._answered.discard(stream)
+        return self._call(self._slots.pop(stream))
 
     def _sent(self, call: bytes, size: int) -> bytes:
         self._window -= size
