@@ -243,7 +243,11 @@ class SqliteIndex:
 
     async def commits_after(self, after: Tso, *, upto: Tso, limit: int) -> list[FoundCommit]:
         """Commits and fakes with after < commit_ts <= upto, in order, the first `limit`."""
-        return found_commits(await self._rows(_COMMITS_AFTER, (after, upto, limit)))
+        rows = await self._rows(_COMMITS_AFTER, (after, upto, limit))
+        try:
+            return found_commits(rows)
+        except TypeError as error:  # a flipped bit makes a number nothing
+            raise self.found_damage(f"a row lacks a number: {error}") from error
 
     async def doubtful(self, after: Tso) -> list[tally.Tally]:
         """The stretches of the log with commits behind `after` that do not hold what was filed of

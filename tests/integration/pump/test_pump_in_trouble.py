@@ -18,7 +18,7 @@ from binlogd.pump.budget import Budget
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import LateRow, SqliteIndex
 from binlogd.pump.shard.pull import PullOptions, ShardSource
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from tests.support.pump_world import (
     PATIENCE_S,
     ROOMY,
@@ -52,6 +52,20 @@ async def test_a_repeated_commit_survives_an_index_that_lacks_a_table(world: Wor
         await written(pump, commit(1, 2), prewrite(3), commit(3, 4))
         await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
         assert numbers(await pulled(pump, upto=at(4))) == [(1, 2), (3, 4)]
+
+
+async def test_an_index_with_a_row_that_lacks_a_number_is_made_again(world: World) -> None:
+    async with world.pump(replace(ROOMY, window_bytes_max=1)) as pump:
+        await written(pump, prewrite(1), commit(1, 2))
+        filer = pump._shards[0].filer
+        await eventually(lambda: filer.filed_ts >= at(2))
+        with sqlite3.connect(world.directory / INDEX, timeout=PATIENCE_S) as other:
+            other.execute("UPDATE prewrites SET length = NULL")
+        other.close()
+        with pytest.raises(IndexUnavailable, match="lacks a number"):
+            await filer.index.commits_after(NO_TS, upto=at(2), limit=9)
+        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
 
 
 async def test_an_index_with_damaged_pages_is_made_again(world: World) -> None:
