@@ -385,7 +385,6 @@ class MySqlSink:
             self._say_cut(ddl, ddl.statement, ())
         touched = self._tables.touched(ddl)
         self._tables.forget(touched)
-        applier.skip(ddl.commit_ts)
         if begun or pending is not None:
             session, left = await self._session_for_ddl(), applier.positions
             await self._until_done(
@@ -394,6 +393,7 @@ class MySqlSink:
             )
             self._tables.forget_notes(touched)
             self._ddls += 1
+        applier.skip(ddl.commit_ts)  # no checkpoint passes the DDL while its note is there
 
     async def _execute(
         self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql.connection import Done, MySqlServer, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml, Skip
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
@@ -153,6 +155,20 @@ async def test_ddl_stands_between_what_comes_before_and_after(db: MariaDb) -> No
         ddl(8, "ALTER TABLE t DROP COLUMN b", further="ALTER TABLE t DROP COLUMN c"),
     )
     assert db.execute("SELECT * FROM s.t ORDER BY id") == [(b"1", b"7"), (b"2", b"8")]
+
+
+async def test_a_checkpoint_does_not_pass_a_ddl_of_which_a_note_says_that_it_is_at_work(
+    db: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, end_ddl, applied = sink_for(db), MySqlStore.end_ddl, list[Tso]()
+
+    async def watched(*arguments: Any) -> Any:
+        applied.append(sink.applied_ts())
+        return await end_ddl(*arguments)
+
+    monkeypatch.setattr(MySqlStore, "end_ddl", watched)
+    await apply(sink, dml(5, inserted(T, (1, 1, b"a"))), ddl(6, "ALTER TABLE t ADD INDEX (b)"))
+    assert applied == [5]
 
 
 async def test_a_ddl_that_is_refused_is_shown_with_the_way_past_it(db: MariaDb) -> None:
