@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.sim.replica import Database
 from tests.sim.tidb import Habit, small
-from tests.workload.tables import BANK, SHOP
+from tests.workload.tables import BANK, PARTITIONED, SHOP
 
 KINDS = (
     "kill pump",
@@ -129,7 +129,15 @@ def with_database(plan: Plan) -> Plan:
         linger_s=rng.choice(((0.0, 0.0), (0.0, 0.1), (0.0, 8.0))),
     )
     habit = replace(plan.habit, changes_columns=rng.random() < 0.7)
+    if rng.random() < 0.3:
+        habit = with_partitions(habit)
     return replace(plan, faults=(*plan.faults, *faults), database=database, habit=habit)
+
+
+def with_partitions(habit: Habit) -> Habit:
+    """With a table in partitions, which DDLs empty and drop."""
+    others = tuple(each for each in habit.tables if each is not PARTITIONED)
+    return replace(habit, tables=(*others, PARTITIONED))
 
 
 def before_the_database(seed: int) -> Plan:

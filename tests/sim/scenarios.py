@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.sim.plan import Plan, before_the_database, drawn
+from tests.sim.plan import Plan, before_the_database, drawn, with_partitions
 from tests.sim.replica import Database
 
 
@@ -31,6 +31,12 @@ def _smaller(whole: Plan, transactions: int | None, without: tuple[str, ...]) ->
     return replace(whole, faults=kept, habit=habit)
 
 
+def _emptied(seed: int) -> Plan:
+    """A short life in which partitions are emptied every few transactions."""
+    whole = short(seed)
+    return replace(whole, habit=replace(with_partitions(whole.habit), ddl_every=5))
+
+
 def _few(seed: int, faults: tuple[str, ...], database: Database, transactions: int) -> Plan:
     """A seed's world of before the database with this one, and these faults alone."""
     whole = in_memory(seed, transactions=transactions)
@@ -47,4 +53,5 @@ SCENARIOS: dict[str, Plan] = {
         0, ("pause drainer",), Database(), transactions=10
     ),
     "a Drainer whose lanes stand apart is stopped before it is given anything": short(156),
+    "a Drainer dies between a DDL that is done and the end of its note": _emptied(175),
 }

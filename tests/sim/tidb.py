@@ -146,6 +146,8 @@ class _DdlScripts(Workload):
         ]
         if not any(self._indexable()):
             makers = makers[:3]
+        if any(table.partition_ids for _, table in self._tables()):
+            makers += [self._empty_partition] * 3
         return self._rng.choice(makers)()
 
 

@@ -10,13 +10,14 @@ Source: pingcap/tidb ddl/{ddl_worker,column,table,index}.go.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from binlogd.tidb.kinds import ActionType, JobState, SchemaState, Tp
 from binlogd.tidb.model import Index, IndexColumn, Scalar, Table
 from tests.workload.catalogue import Catalogue, DdlJob, with_column_state, with_columns
-from tests.workload.model import Model, TableName
+from tests.workload.model import Model, RowKey, TableName
 from tests.workload.schema import (
     MULTIPLE_KEY,
     UNIQUE_KEY,
@@ -30,13 +31,16 @@ from tests.workload.schema import (
     enum,
     flagged,
     integer,
+    is_below,
     json,
     name_json,
+    partition_name,
     quoted,
     real,
     temporal,
     type_sql,
     varchar,
+    with_partitions,
 )
 from tests.workload.store import Store
 from tests.workload.timeline import Fate, Timeline
@@ -137,7 +141,8 @@ class DdlSession:
 
     def create_table(self, definition: TableDef) -> Script:
         """CREATE TABLE."""
-        table = build_table(definition, self._catalogue.next_id())
+        partition_ids = [self._catalogue.next_id() for _ in range(definition.partitions)]
+        table = build_table(definition, self._catalogue.next_id(), partition_ids)
         name = (definition.database, definition.name)
         job = self._start_on(
             ActionType.CREATE_TABLE, name, create_table_sql(definition), table_id=table.id
@@ -324,6 +329,44 @@ class DdlSession:
             job, name, replace(table, indexes=kept), schema_state=SchemaState.NONE
         )
 
+    def empty_partition(self, name: TableName, number: int, *, drops: bool) -> Script:
+        """TRUNCATE PARTITION, which gives it another id, or DROP PARTITION: the rows go with it,
+        and new ones of its range lie in the next. No transaction is open meanwhile."""
+        table = self._catalogue.tables[name]
+        assert table.partitioning is not None
+        parts = list(table.partitioning.parts)
+        old = parts[number]
+        yield from self._take([table.id])
+        word = "DROP" if drops else "TRUNCATE"
+        job = self._start_on(
+            ActionType.DROP_TABLE_PARTITION if drops else ActionType.TRUNCATE_TABLE_PARTITION,
+            name,
+            f"ALTER TABLE {quoted(*name)} {word} PARTITION {quoted(partition_name(old))}",
+            raw_args=[[old.id]],
+        )
+        parts[number : number + 1] = [] if drops else [old._replace(id=self._catalogue.next_id())]
+        for _ in range(2 if drops else 0):
+            self._catalogue.step()
+        rows = self._store.table(table.id)
+        gone = [
+            key
+            for key in rows.rows
+            if isinstance(key, int)
+            and is_below(key, old)
+            and not any(is_below(key, each) for each in table.partitioning.parts[:number])
+        ]
+        after = with_partitions(table, table.partitioning.expr, parts)
+
+        def emptied() -> None:
+            self._catalogue.change_table(name, after)
+            for key in gone:
+                rows.put(table, key, None)
+
+        yield from self._announce(
+            job, SchemaState.NONE, emptied, table=lambda: after, emptied={table.id: gone}
+        )
+        self.blocked.discard(table.id)
+
     # --- steps ---------------------------------------------------------------------------
 
     def _tables(self) -> list[tuple[TableName, Table]]:
@@ -413,6 +456,7 @@ class DdlSession:
         state: JobState | None = JobState.SYNCED,
         table: Callable[[], Table] | None = None,
         database: tuple[int, str] | None = None,
+        emptied: Mapping[int, Iterable[RowKey]] = MappingProxyType({}),
     ) -> Script:
         """The transaction of a step that has a binlog. `state` None: the job goes on.
 
@@ -423,7 +467,7 @@ class DdlSession:
         yield from self._pause()
         fate.commit_ts = self._timeline.next_ts()
         change()
-        self._model.define(fate.commit_ts, self._catalogue.tables, self._catalogue.missing)
+        self._model.define(fate.commit_ts, self._catalogue.tables, self._catalogue.missing, emptied)
         if state is not None:
             self._catalogue.finish(
                 job,

@@ -220,6 +220,8 @@ class Workload:
             (self._widen, 2),
             (self._scratch_database, 1),
         )
+        if any(table.partition_ids for _, table in self._tables()):
+            choices += ((self._empty_partition, 4),)
         makers = [make for make, _ in choices]
         (make,) = self._rng.choices(makers, [weight for _, weight in choices])
         return make()
@@ -281,6 +283,17 @@ class Workload:
         found = [name for name, _ in self._tables() if name[1].startswith(_TRUNCATABLE)]
         return [self._ddl.truncate_table(self._rng.choice(found))] if found else []
 
+    def _empty_partition(self) -> Iterable[Script]:
+        """Dropped only while two are left: the last one has no bound."""
+        found = [(name, len(each.partition_ids)) for name, each in self._tables()]
+        found = [(name, count) for name, count in found if count]
+        if not found:
+            return []
+        name, count = self._rng.choice(found)
+        number = self._rng.randrange(count)
+        drops = number < count - 1 and count > 2 and self._rng.random() < 0.4
+        return [self._ddl.empty_partition(name, number, drops=drops)]
+
     def _side_table(self) -> Iterable[Script]:
         """Makes a table beside the others, or drops the one made last time."""
         found = [name for name, _ in self._tables() if name[1].startswith("side_")]
@@ -320,8 +333,9 @@ class Workload:
         return sorted({definition.database for definition in self._table_defs})
 
     def _indexable(self) -> Iterator[tuple[TableName, str]]:
+        """Columns for an index, of tables without partitions: those take no other unique key."""
         for name, table in self._tables():
-            for column in table.columns:
+            for column in () if table.partition_ids else table.columns:
                 short = column.field_type.tp == Tp.VARCHAR and column.field_type.flen >= 20
                 if (short or column.field_type.tp == Tp.LONG) and not _is_indexed(
                     table, column.name

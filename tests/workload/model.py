@@ -8,9 +8,10 @@ its table, and any moment can be read back.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
+from types import MappingProxyType
 
 from binlogd.tidb.model import Table
 from binlogd.tso import MAX_TS, Tso
@@ -64,9 +65,20 @@ class Model:
         self._missing: dict[int, Missing] = {}
         self.last_commit_ts = Tso(0)
 
-    def define(self, commit_ts: Tso, tables: Catalogue, missing: Mapping[int, Missing]) -> None:
-        """From commit_ts on these tables are there. `missing` is by table id."""
+    def define(
+        self,
+        commit_ts: Tso,
+        tables: Catalogue,
+        missing: Mapping[int, Missing],
+        emptied: Mapping[int, Iterable[RowKey]] = MappingProxyType({}),
+    ) -> None:
+        """From commit_ts on these tables are there. `missing` is by table id, and so is `emptied`:
+        rows that went with their partition."""
         self._advance(commit_ts)
+        for table_id, keys in emptied.items():
+            versions = self._rows.setdefault(table_id, _Rows()).versions
+            for key in keys:
+                self._write_row(versions, key, commit_ts, None)
         self._missing.update(missing)
         if not self._history:
             self._catalogues.clear()

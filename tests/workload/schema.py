@@ -7,10 +7,12 @@ Source: pingcap/tidb parser/mysql/{type,util}.go, ddl/ddl_api.go, parser/ast/ddl
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from binlogd.tidb.kinds import SchemaState, Tp
+from binlogd.tidb.kinds import PartitionKind, SchemaState, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Scalar, Table
+from binlogd.tidb.partitioning import Partition, Partitioning
 
 Json = dict[str, object]
 
@@ -134,7 +136,10 @@ class ColumnDef:
 
 @dataclass(frozen=True, slots=True)
 class TableDef:
-    """A table as a user declares it. `clustered` matters for keys that are no single integer."""
+    """A table as a user declares it. `clustered` matters for keys that are no single integer.
+
+    `bounds`: RANGE partitions of a primary key that is one integer, and one above the last bound.
+    """
 
     database: str
     name: str
@@ -143,9 +148,18 @@ class TableDef:
     clustered: bool = True
     unique: tuple[tuple[str, ...], ...] = ()
     keys: tuple[tuple[str, ...], ...] = ()
+    bounds: tuple[int, ...] = ()
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return len(self.bounds) + 1 if self.bounds else 0
 
 
-def build_table(definition: TableDef, table_id: int) -> Table:
+_NO_BOUND = "MAXVALUE"
+
+
+def build_table(definition: TableDef, table_id: int, partition_ids: Sequence[int] = ()) -> Table:
     """The TableInfo that TiDB makes of a declaration; column ids count from 1."""
     columns = tuple(
         build_column(column, column_id=n + 1, offset=n)
@@ -166,7 +180,31 @@ def build_table(definition: TableDef, table_id: int) -> Table:
     for is_unique, groups in ((True, definition.unique), (False, definition.keys)):
         for names in groups:
             table = with_index(table, "_".join(names), names, is_unique=is_unique)
+    if definition.bounds:
+        bounds = (*map(str, definition.bounds), _NO_BOUND)
+        parts = [
+            Partition(each, (bound,)) for each, bound in zip(partition_ids, bounds, strict=True)
+        ]
+        table = with_partitions(table, quoted(*definition.primary), parts)
     return table
+
+
+def with_partitions(table: Table, expr: str, parts: Iterable[Partition]) -> Table:
+    """The table in these ranges of `expr`."""
+    partitioning = Partitioning(PartitionKind.RANGE, expr, (), tuple(parts))
+    ids = tuple(each.id for each in partitioning.parts)
+    return replace(table, partition_ids=ids, partitioning=partitioning)
+
+
+def partition_name(partition: Partition) -> str:
+    """After its bound."""
+    return "p_" + partition.less_than[0].replace("-", "minus_")
+
+
+def is_below(key: int, partition: Partition) -> bool:
+    """Whether a key lies below the bound of a partition."""
+    (bound,) = partition.less_than
+    return bound == _NO_BOUND or key < int(bound)
 
 
 def build_column(
@@ -272,7 +310,18 @@ def create_table_sql(definition: TableDef) -> str:
     return (
         f"CREATE TABLE {quoted(definition.database, definition.name)} ({','.join(parts)})"
         " DEFAULT CHARACTER SET = UTF8MB4 DEFAULT COLLATE = UTF8MB4_BIN"
+        + _partitions_sql(definition)
     )
+
+
+def _partitions_sql(definition: TableDef) -> str:
+    if not definition.bounds:
+        return ""
+    parts = ",".join(
+        f"PARTITION {quoted(partition_name(Partition(0, (bound,))))} VALUES LESS THAN ({bound})"
+        for bound in (*map(str, definition.bounds), _NO_BOUND)
+    )
+    return f" PARTITION BY RANGE ({quoted(*definition.primary)}) ({parts})"
 
 
 def column_sql(column: ColumnDef) -> str:
@@ -387,7 +436,7 @@ def table_json(
         "auto_random_bits": 0,
         "auto_random_range_bits": 0,
         "pre_split_regions": 0,
-        "partition": None,
+        "partition": _partition_json(table),
         "compression": "",
         "view": None,
         "sequence": None,
@@ -401,6 +450,32 @@ def table_json(
         "stats_options": None,
         "exchange_partition_info": None,
         "ttl_info": None,
+    }
+
+
+def _partition_json(table: Table) -> Json | None:
+    if table.partitioning is None:
+        return None
+    return {
+        "type": int(table.partitioning.kind),
+        "expr": table.partitioning.expr,
+        "columns": None,
+        "enable": True,
+        "definitions": [
+            {
+                "id": each.id,
+                "name": name_json(partition_name(each)),
+                "less_than": list(each.less_than),
+                "in_values": None,
+                "policy_ref_info": None,
+            }
+            for each in table.partitioning.parts
+        ],
+        "adding_definitions": None,
+        "dropping_definitions": None,
+        "states": None,
+        "num": len(table.partition_ids),
+        "ddl_state": 0,
     }
 
 

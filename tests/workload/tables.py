@@ -219,3 +219,17 @@ TYPES = (
 )
 
 STANDARD = (*BANK, *SHOP, *TYPES)
+
+PARTITIONED = TableDef(
+    "bank",
+    "visits",
+    (
+        _BIG_ID,
+        ColumnDef("account", integer()),
+        ColumnDef("page", varchar(40)),
+        ColumnDef("at", temporal(Tp.DATETIME, 3)),
+    ),
+    primary=("id",),
+    bounds=(-7, 6, 15, 30),
+)
+"""Not of the standard workload, of which whoever compares has a copy."""
