@@ -63,6 +63,7 @@ class Savepoint:
                 f"offset = {self.written.offset}",
                 f"commitTS = {self.written.commit_ts}",
             ]
+            lines.insert(0, _CLAIM)
             before = "\n".join(lines).encode()
             lines.append(f'{_CHECKSUM} = "{google_crc32c.value(before):08x}"')
         return ("\n".join(lines) + "\n").encode()
@@ -108,6 +109,8 @@ class _Stored(msgspec.Struct):
 
 _CHECKSUM = "checksum"
 """The last key of `[written]`: the CRC-32C of all before its line."""
+_CLAIM = "# the last line is a checksum"
+"""The first line: what was cut behind a key looks as the original writes it. Older ones lack it."""
 
 
 def _check_whole(text: bytes, written: _StoredWritten | None, origin: str) -> None:
@@ -115,11 +118,12 @@ def _check_whole(text: bytes, written: _StoredWritten | None, origin: str) -> No
     before, found, _ = text.rpartition(f"\n{_CHECKSUM} = ".encode())
     told = written.checksum if written is not None else ""
     if not text.endswith(b"\n") or (
-        told and (not found or told != f"{google_crc32c.value(before):08x}")
+        (told or text.startswith(_CLAIM.encode()))
+        and (not found or told != f"{google_crc32c.value(before):08x}")
     ):
         raise ConfigError(
             f"{origin} is not as it was written: it was cut, its checksum does not match, or"
-            " somebody changed it; if that was meant, remove its table [written]"
+            " somebody changed it; if that was meant, remove its first line and its table [written]"
         )
 
 

@@ -34,6 +34,15 @@ def test_what_was_saved_is_loaded(checkpoint: Checkpoint, written: DurableUpTo |
     assert Savepoint.from_toml(savepoint.to_toml(), "savepoint") == savepoint
 
 
+def test_one_that_was_cut_behind_a_line_is_not_taken_for_one_of_the_original() -> None:
+    written = DurableUpTo("binlog-0000000000000003-20240101000000", 7, Tso(470))
+    text = Savepoint(Checkpoint(Tso(470), schema_version=5), written).to_toml()
+    lines = text.splitlines(keepends=True)
+    for kept in range(len(lines)):
+        with pytest.raises(ConfigError, match="/data/savepoint is"):
+            Savepoint.from_toml(b"".join(lines[:kept]), "/data/savepoint")
+
+
 def test_without_our_own_part_it_is_the_file_of_the_original() -> None:
     with tarfile.open(GOLDEN) as archive:
         member = archive.extractfile("last/savepoint")
