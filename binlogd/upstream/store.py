@@ -53,7 +53,16 @@ _SCHEMA = """
     CREATE TABLE IF NOT EXISTS skips (
         commit_ts INTEGER PRIMARY KEY, reason TEXT NOT NULL, decided_ms INTEGER NOT NULL
     );
+    CREATE TABLE IF NOT EXISTS skip_checksums (
+        commit_ts INTEGER PRIMARY KEY, checksum INTEGER NOT NULL
+    );
 """
+_SHAPE = """
+    SELECT m.name, c.name, c.type, c."notnull", c.pk
+    FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'
+"""
+_HEADER_BYTES = 100
+"""SQLite takes a file of one byte for a new one."""
 _BEFORE = """
     INSERT OR IGNORE INTO ddl_history SELECT
         id,
@@ -162,10 +171,15 @@ class UpstreamStore:
     async def put_skip(self, skip: SkipEntry) -> None:
         """Records a decision; the first reason stays."""
         with self._translated():
-            await self._connection.execute(
+            added = await self._connection.execute(
                 "INSERT INTO skips VALUES (?, ?, ?) ON CONFLICT (commit_ts) DO NOTHING",
                 (_signed(skip.commit_ts), skip.reason, skip.decided_ms),
             )
+            if added.rowcount:  # one without a checksum is believed
+                await self._connection.execute(
+                    "INSERT OR REPLACE INTO skip_checksums VALUES (?, ?)",
+                    (_signed(skip.commit_ts), _sum_of(skip)),
+                )
 
     async def skips(self) -> list[SkipEntry]:
         """All decisions, by commit_ts."""
@@ -173,7 +187,15 @@ class UpstreamStore:
             rows = await self._connection.execute_fetchall(
                 "SELECT commit_ts, reason, decided_ms FROM skips ORDER BY commit_ts"
             )
-        return [SkipEntry(Tso(_unsigned(ts)), reason, at) for ts, reason, at in rows]
+            checksums = await self._connection.execute_fetchall("SELECT * FROM skip_checksums")
+        found = [SkipEntry(Tso(_unsigned(ts)), reason, at) for ts, reason, at in rows]
+        sums = {int(ts): int(checksum) for ts, checksum in checksums}
+        for each in found:
+            if sums.pop(_signed(each.commit_ts), checksum := _sum_of(each)) != checksum:
+                raise Corrupt(f"{self._path}: {each} does not match its checksum", todo=_REMEDY)
+        if sums:
+            raise Corrupt(f"{self._path}: skip {_unsigned(min(sums))} is missing", todo=_REMEDY)
+        return found
 
     # --- DDL jobs --------------------------------------------------------------------------
 
@@ -240,6 +262,8 @@ def kept_jobs(path: Path) -> list[bytes]:
             if "ddl_checksums" in tables:
                 query = f"{_JOBS} GROUP BY j.id ORDER BY j.id"
             damage = database.execute(_INTEGRITY).fetchone()[0]
+            if damage == "ok":
+                damage = _changed_table(database.execute(_SHAPE).fetchall())
             if damage != "ok":
                 raise sqlite3.DatabaseError(damage)
             rows = database.execute(query).fetchall()
@@ -250,21 +274,41 @@ def kept_jobs(path: Path) -> list[bytes]:
 
 def _is_empty(path: Path) -> bool:
     """Whether it was cut: a database of ours never is empty."""
-    return path.exists() and not path.stat().st_size
+    return path.exists() and path.stat().st_size < _HEADER_BYTES
 
 
 async def _check_pages(path: Path, connection: Connection) -> None:
     ((damage,),) = await connection.execute_fetchall(_INTEGRITY)
+    if damage == "ok":
+        damage = _changed_table(await connection.execute_fetchall(_SHAPE))
     if damage != "ok":
         raise ConfigError(f"{path}: the database is damaged: {damage}", todo=_REMEDY)
+
+
+def _changed_table(found: Iterable[Any]) -> str:
+    """`ok` where each table that is there has the columns of `_SCHEMA`: SQLite reads what it was
+    made by from its pages, and other words there make another table."""
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(_SCHEMA)
+        wanted = fresh.execute(_SHAPE).fetchall()
+    there = {tuple(column) for column in found}
+    tables = {name for name, *_ in there}
+    changed = (name for name, *rest in wanted if name in tables and (name, *rest) not in there)
+    return next((f"table {name} has other columns" for name in changed), "ok")
 
 
 def _checked(path: Path, rows: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
     """Jobs by id. Raises Corrupt."""
     for job_id, raw, known in rows:
-        if known and str(google_crc32c.value(bytes(raw))) not in known.split(","):
+        if not isinstance(raw, bytes):
+            raise Corrupt(f"{path}: DDL job {job_id} is no bytes", todo=_REMEDY)
+        if known and str(google_crc32c.value(raw)) not in known.split(","):
             raise Corrupt(f"{path}: DDL job {job_id} does not match its checksum", todo=_REMEDY)
-        yield job_id, bytes(raw)
+        yield job_id, raw
+
+
+def _sum_of(skip: SkipEntry) -> int:
+    return int(google_crc32c.value(f"{skip.commit_ts} {skip.decided_ms} {skip.reason}".encode()))
 
 
 def _row_of(entry: JobEntry, raw: bytes) -> tuple[int | bytes, ...]:

@@ -3,7 +3,7 @@
     keyspace         mod_revision, sub PRIMARY KEY, key, create_revision, version, value, lease
                      version 0: the key was deleted
     keyspace_leases  id PRIMARY KEY, ttl
-    keyspace_marks   name PRIMARY KEY, value
+    keyspace_marks   name PRIMARY KEY, value; each twice, once as `NAME (copy)`
                      revision, compacted; cluster and member: what an etcd client is told
 
 A write is one SQLite transaction, which first reads what another process has written meanwhile
@@ -47,6 +47,8 @@ _SCHEMA = """
         name TEXT PRIMARY KEY, value INTEGER NOT NULL
     ) WITHOUT ROWID;
 """
+_COPY = " (copy)"
+"""Behind the name of a mark, of a second one that has to be the same."""
 _COLUMNS = "key, mod_revision, create_revision, version, value, lease"  # as in KeyVersion
 
 
@@ -97,6 +99,11 @@ class KeyspaceDatabase:
             self._connection.execute(
                 "INSERT INTO keyspace_marks VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
                 (name, make()),
+            )
+            self._connection.execute(
+                "INSERT INTO keyspace_marks SELECT ?2, value FROM keyspace_marks WHERE name = ?1"
+                " ON CONFLICT (name) DO NOTHING",
+                (name, name + _COPY),
             )
         return EtcdIdentity(self._mark("cluster", 0), self._mark("member", 0))
 
@@ -159,14 +166,17 @@ class KeyspaceDatabase:
         self._connection.execute("DELETE FROM keyspace_leases WHERE id = ?", (number,))
 
     def _mark(self, name: str, absent: int) -> int:
-        row = self._connection.execute(
-            "SELECT value FROM keyspace_marks WHERE name = ?", (name,)
-        ).fetchone()
-        return absent if row is None else int(row[0])
+        rows = self._connection.execute(
+            "SELECT DISTINCT value FROM keyspace_marks WHERE name IN (?, ?)", (name, name + _COPY)
+        ).fetchall()
+        if len(rows) > 1:
+            raise sqlite3.DatabaseError(f"{name} is two numbers: {rows[0][0]} and {rows[1][0]}")
+        return int(rows[0][0]) if rows else absent
 
     def _put_mark(self, name: str, value: int) -> None:
         self._connection.execute(
-            "INSERT OR REPLACE INTO keyspace_marks VALUES (?, ?)", (name, value)
+            "INSERT OR REPLACE INTO keyspace_marks VALUES (?1, ?3), (?2, ?3)",
+            (name, name + _COPY, value),
         )
 
 
