@@ -69,11 +69,12 @@ def test_a_stream_over_grpc_stops_where_it_is_told(machine: Appliance) -> None:
     )
     reader = source.streamReader(source.schema())
     begin = reader.initialOffset()
-    end = reader.latestOffset(begin, None)
+    limit = reader.getDefaultReadLimit()
+    end = reader.latestOffset(begin, limit)
     (part,) = reader.partitions(begin, end)
     starts = {row["start_ts"] for batch in reader.read(part) for row in batch.to_pylist()}
     assert 0 < len(starts) <= 40
-    assert reader.latestOffset(end, None)["commit_ts"] > end["commit_ts"]
+    assert reader.latestOffset(end, limit)["commit_ts"] > end["commit_ts"]
 
 
 def test_segments_are_deleted_behind_the_archive_alone(machine: Appliance) -> None:
