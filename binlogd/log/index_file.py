@@ -63,7 +63,7 @@ def marks_of(rows: Iterable[tuple[str, Any]]) -> Marks | None:
     """What `MARKS_QUERY` gives; None in a new index. Raises ValueError when it makes no sense, or
     is of a format that is not known here."""
     found = dict(rows)
-    if "head_pointer" not in found:
+    if not found.keys() - {"format"}:
         return None
     try:
         if found["format"] != FORMAT:

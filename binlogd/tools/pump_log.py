@@ -263,7 +263,10 @@ class _Reader:
         if descriptor is None:
             if len(self._open) >= OPEN_FILES_MAX:
                 os.close(self._open.pop(next(iter(self._open))))
-            descriptor = self._open[fid] = os.open(path, os.O_RDONLY)
+            try:
+                descriptor = self._open[fid] = os.open(path, os.O_RDONLY)
+            except FileNotFoundError as error:
+                raise CorruptRecord(path, offset, "the segment is not there") from error
         stored = os.pread(descriptor, record.HEADER_BYTES + length, offset)
         payload = record.decode(stored, length=length)
         if isinstance(payload, str):

@@ -708,6 +708,8 @@ def _kinds() -> list[Kind]:
                 "the log does not hold the prewrite",
                 "000000.vlog at offset",
                 "no such segment",
+                "the segment is not there",
+                "the file is missing",
             ),
         ),
         Kind(

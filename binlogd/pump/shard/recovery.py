@@ -77,13 +77,15 @@ async def recover(directory: Path, *, disk: Disk, limits: LogLimits, sorting: So
 async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: Sorting) -> Recovered:
     index = await SqliteIndex.open(directory / FILES[0])
     try:
-        marks, value = await index.marks(), directory / VALUE
+        marks, value, known = await index.marks(), directory / VALUE, await index.segments()
+        if marks and marks.head != FIRST and marks.head.fid not in [each.fid for each in known]:
+            raise CorruptIndex(index.path, "it does not remember the segment of its own head")
         gc_ts, first_fid = await gone.said(value, disk)
         value_log = await ValueLog.open(
             value,
             disk=disk,
             limits=limits,
-            known=await index.segments(),
+            known=known,
             first_fid=first_fid if marks is None else marks.first_fid,
         )
         begin = marks or Marks(gc_ts=gc_ts, first_fid=first_fid)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.archive.places import DirectoryIndex
 from binlogd.errors import CorruptIndex, IndexUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.log.index_file import FILES, Marks, Segment
@@ -66,6 +67,26 @@ async def test_an_index_with_a_row_that_lacks_a_number_is_made_again(world: Worl
             await filer.index.commits_after(NO_TS, upto=at(2), limit=9)
         await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
         assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE marks SET name = 'tead_pointer' WHERE name = 'head_pointer'", "DELETE FROM segments"],
+)
+async def test_an_index_that_lost_a_row_about_itself_is_told_and_made_again(
+    world: World, change: str
+) -> None:
+    async with world.pump(replace(ROOMY, window_bytes_max=1)) as pump:
+        await written(pump, prewrite(1), commit(1, 2))
+    with sqlite3.connect(world.directory / INDEX) as other:
+        other.execute(change)
+    other.close()
+    if "marks" in change:
+        with pytest.raises(CorruptIndex, match="its marks make no sense"):
+            DirectoryIndex(world.directory).resolved_ts()
+    async with world.pump(replace(ROOMY, window_bytes_max=1)) as pump:
+        assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
+        assert len(pump._shards[0].log.segments()) == 1
 
 
 async def test_an_index_with_damaged_pages_is_made_again(world: World) -> None:
