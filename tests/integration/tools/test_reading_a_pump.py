@@ -121,14 +121,27 @@ def _shard(shard: Path) -> ShardDirectory:
     return ShardDirectory(shard / "value", shard / "index.db")
 
 
-@pytest.mark.parametrize("table", ["ddl_history", "ddl_jobs"])
-def test_the_history_that_was_kept_is_found_beside_the_log(tmp_path: Path, table: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "times"),
+    [
+        (
+            "ddl_history",
+            "finished_ts INTEGER NOT NULL DEFAULT 0,"
+            " start_ts INTEGER NOT NULL DEFAULT 0, schema_version INTEGER NOT NULL DEFAULT 0,",
+        ),
+        ("ddl_jobs", ""),
+    ],
+)
+def test_the_history_that_was_kept_is_found_beside_the_log(
+    tmp_path: Path, table: str, times: str
+) -> None:
     (tmp_path / "pump" / "shard-0" / "value").mkdir(parents=True)
     raws = [json.dumps(job).encode() for job in json.loads(history(RECORDINGS / NAME))]
     database = sqlite3.connect(tmp_path / "upstream.db")
-    database.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, raw BLOB NOT NULL)")
+    database.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, {times} raw BLOB NOT NULL)")
     database.executemany(
-        f"INSERT INTO {table} VALUES (?, ?)", [(json.loads(raw)["id"], raw) for raw in raws]
+        f"INSERT INTO {table} (id, raw) VALUES (?, ?)",
+        [(json.loads(raw)["id"], raw) for raw in raws],
     )
     database.commit()
     database.close()
