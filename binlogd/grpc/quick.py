@@ -35,8 +35,7 @@ class QuickCalls(asyncio.Protocol):
             "content-type": "application/grpc",
         }
         self._block = b"".join(
-            b"\0%c%s%c%s" % (len(name), name.encode(), len(value), value.encode())
-            for name, value in fields.items()
+            frames.literal(name.encode(), value.encode()) for name, value in fields.items()
         )
         self._message = message
         self._slots: dict[int, int] = {}  # by stream

@@ -29,8 +29,8 @@ from binlogd.tso import Tso
 _REMEDY = "bring back a whole copy of it; of a new node, remove it"
 _INTEGRITY = "PRAGMA integrity_check(1)"
 """SQLite's pages have no checksums; but rows that are lost leave bytes that nobody has."""
-_COPY = " (copy)"
-"""Behind the name of a fact, of a second one that has to be the same."""
+COPY = " (copy)"
+"""Behind the name of a fact or mark, of a second one that has to be the same."""
 _JOBS = """
     SELECT j.id, j.raw, group_concat(c.checksum) FROM ddl_history AS j
     LEFT JOIN ddl_checksums AS c USING (id)
@@ -136,7 +136,7 @@ class UpstreamStore:
         """An unsigned number kept under a name."""
         with self._translated():
             rows = await self._connection.execute_fetchall(
-                "SELECT value FROM facts WHERE name IN (?, ?)", (name, name + _COPY)
+                "SELECT value FROM facts WHERE name IN (?, ?)", (name, name + COPY)
             )
         found = {int(value) for (value,) in rows}
         if len(found) > 1:
@@ -150,7 +150,7 @@ class UpstreamStore:
             await self._connection.execute(
                 "INSERT INTO facts VALUES (?1, ?3), (?2, ?3)"
                 " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, name + _COPY, _signed(value)),
+                (name, name + COPY, _signed(value)),
             )
 
     async def put_fact_once(self, name: str, value: int) -> int:
@@ -160,7 +160,7 @@ class UpstreamStore:
                 "INSERT INTO facts SELECT column1, column2 FROM (VALUES (?1, ?3), (?2, ?3))"
                 " WHERE NOT EXISTS (SELECT 1 FROM facts WHERE name = ?1)"
                 " ON CONFLICT (name) DO NOTHING",
-                (name, name + _COPY, _signed(value)),
+                (name, name + COPY, _signed(value)),
             )
         kept = await self.fact(name)
         assert kept is not None, "facts are never removed"

@@ -24,6 +24,7 @@ import google_crc32c
 from binlogd.ports import NodeStatus
 from binlogd.upstream.entry import entry_json, node_key
 from binlogd.upstream.keyspace.versions import FIRST_REVISION, KeyVersion
+from binlogd.upstream.store import COPY
 
 _BUSY_S = 5.0
 _SCHEMA = """
@@ -47,8 +48,6 @@ _SCHEMA = """
         name TEXT PRIMARY KEY, value INTEGER NOT NULL
     ) WITHOUT ROWID;
 """
-_COPY = " (copy)"
-"""Behind the name of a mark, of a second one that has to be the same."""
 _COLUMNS = "key, mod_revision, create_revision, version, value, lease"  # as in KeyVersion
 
 
@@ -103,7 +102,7 @@ class KeyspaceDatabase:
             self._connection.execute(
                 "INSERT INTO keyspace_marks SELECT ?2, value FROM keyspace_marks WHERE name = ?1"
                 " ON CONFLICT (name) DO NOTHING",
-                (name, name + _COPY),
+                (name, name + COPY),
             )
         return EtcdIdentity(self._mark("cluster", 0), self._mark("member", 0))
 
@@ -167,7 +166,7 @@ class KeyspaceDatabase:
 
     def _mark(self, name: str, absent: int) -> int:
         rows = self._connection.execute(
-            "SELECT DISTINCT value FROM keyspace_marks WHERE name IN (?, ?)", (name, name + _COPY)
+            "SELECT DISTINCT value FROM keyspace_marks WHERE name IN (?, ?)", (name, name + COPY)
         ).fetchall()
         if len(rows) > 1:
             raise sqlite3.DatabaseError(f"{name} is two numbers: {rows[0][0]} and {rows[1][0]}")
@@ -176,7 +175,7 @@ class KeyspaceDatabase:
     def _put_mark(self, name: str, value: int) -> None:
         self._connection.execute(
             "INSERT OR REPLACE INTO keyspace_marks VALUES (?1, ?3), (?2, ?3)",
-            (name, name + _COPY, value),
+            (name, name + COPY, value),
         )
 
 
