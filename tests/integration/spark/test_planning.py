@@ -457,6 +457,16 @@ def test_an_upload_rewrites_one_page_at_most_and_begins_where_the_last_one_ended
         list(ArchivedIndex(store, paged).found(NO_TS, Tso(paged.resolved_ts)))
 
 
+def test_a_round_that_is_not_told_the_cluster_keeps_the_one_that_is_known(
+    logged: Logged, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "to")
+    task = Task(data_dir=str(logged.data_dir), url=url, segments_max=1, cluster_id=7)
+    for told in (7, None):
+        assert archive(msgspec.structs.replace(task, cluster_id=told)).segments == 1
+    assert read_catalog(ArchiveStore.open(url)).cluster_id == 7
+
+
 def by_fid(store: ArchiveStore, catalog: ArchiveCatalog) -> list[SegmentIndex]:
     return sorted(all_segments(store, catalog), key=lambda each: (each.shard, each.fid))
 
