@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 # how long an example takes says something about the machine only
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("brief", settings.get_profile("binlogd"), max_examples=15)
 # a gate says the same to everybody; other examples are looked for by hand and by `make soak`
 settings.register_profile(
     "repeatable", settings.get_profile("binlogd"), derandomize=True, max_examples=40
 )
+settings.register_profile("brief", settings.get_profile("repeatable"), max_examples=15)
 settings.load_profile("binlogd")
 
 
@@ -126,9 +127,11 @@ def _programs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
-    """A command that a test runs sets up logging for a stream that ends with the test."""
+    """A command that a test runs sets up logging for a stream that ends with the test, and a target
+    of the fuzzer switches it off."""
     yield
     structlog.reset_defaults()
+    logging.disable(logging.NOTSET)
 
 
 ServerT = TypeVar("ServerT", bound=MariaDb)
