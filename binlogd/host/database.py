@@ -1,4 +1,4 @@
-"""Connections to SQLite that no end of a process waits for."""
+"""SQLite: connections that no end of a process waits for, and files made whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import aiosqlite
 from aiosqlite import Connection
 
-__all__ = ["Connection", "connection_to"]
+from binlogd.host.disk import sync_directory
+
+__all__ = ["Connection", "connection_to", "make_database"]
 
 
 def connection_to(path: Path | str, **options: Any) -> Connection:
@@ -20,3 +22,15 @@ def connection_to(path: Path | str, **options: Any) -> Connection:
     connection = aiosqlite.connect(path, **options)
     connection._thread.daemon = True  # noqa: SLF001 - pinned by test_borrowed_attributes.py
     return connection
+
+
+async def make_database(path: Path, script: str) -> None:
+    """Makes a file with what a script makes in it, there whole or not at all, wherever the power
+    fails: an empty one is always one that was cut. What an earlier try left is removed."""
+    beside = path.with_name(f"{path.name}.new")
+    for each in (beside, beside.with_name(f"{beside.name}-journal")):
+        each.unlink(missing_ok=True)
+    async with connection_to(beside, isolation_level=None) as made:  # synchronous = FULL
+        await made.executescript(f"BEGIN; {script} COMMIT;")
+    beside.rename(path)
+    sync_directory(path.parent)

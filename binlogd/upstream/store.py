@@ -22,7 +22,7 @@ from typing import Any
 import google_crc32c
 
 from binlogd.errors import ConfigError, Corrupt, UpstreamUnavailable
-from binlogd.host.database import Connection, connection_to
+from binlogd.host.database import Connection, connection_to, make_database
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
 
@@ -100,10 +100,13 @@ class UpstreamStore:
     @classmethod
     async def open(cls, path: Path) -> UpstreamStore:
         """Opens or makes the file. Raises ConfigError when it is no such database."""
-        if _is_empty(path):
+        size = _size(path)
+        if size is not None and size < _HEADER_BYTES:
             raise ConfigError(f"{path} is empty, so it was cut", todo=_REMEDY)
         connection = connection_to(path, isolation_level=None)
         try:
+            if size is None:
+                await make_database(path, _SCHEMA)
             await connection
             await _check_pages(path, connection)
             await connection.execute("PRAGMA journal_mode = WAL")
@@ -272,9 +275,9 @@ def kept_jobs(path: Path) -> list[bytes]:
     return [raw for _, raw in _checked(path, rows)]
 
 
-def _is_empty(path: Path) -> bool:
-    """Whether it was cut: a database of ours never is empty."""
-    return path.exists() and path.stat().st_size < _HEADER_BYTES
+def _size(path: Path) -> int | None:
+    """In bytes; None where there is no file."""
+    return path.stat().st_size if path.exists() else None
 
 
 async def _check_pages(path: Path, connection: Connection) -> None:

@@ -61,8 +61,11 @@ class PowerLoss:
         rng = Random(seed)
         names = self._names(moment, rng)
         self._write(into, self._recording.top, names, moment, rng)
-        said = (text for at, text in self._recording.said if at <= moment)
-        return Crash(moment, seed, b"".join(said))
+        return Crash(moment, seed, self.said_before(moment))
+
+    def said_before(self, moment: int) -> bytes:
+        """What the process had told up to a moment."""
+        return b"".join(text for at, text in self._recording.said if at <= moment)
 
     # --- names -------------------------------------------------------------------------------
 
