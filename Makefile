@@ -32,7 +32,8 @@ help: ## show this list
 # Of the locks and nothing else: a file with another hash is refused, and what builds a package is locked too.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 UV := 'uv==0.13.9'
-LOCKED := $(PIP) --require-hashes --no-build-isolation --use-pep517
+# Half of the modules are never imported, and compiling them all is a third of the work: Python compiles those that are.
+LOCKED := $(PIP) --no-compile --require-hashes --no-build-isolation --use-pep517
 
 $(VENV)/made.stamp:
 	$(PYTHON) -c 'import sys; sys.exit("binlogd needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -45,9 +46,8 @@ $(VENV)/run.stamp: pyproject.toml locks/run.txt locks/build.txt | $(VENV)/made.s
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Half of its modules are never imported, and compiling them all is a third of its work: Python compiles those that are.
 $(VENV)/test.stamp: $(VENV)/run.stamp locks/test.txt
-	$(LOCKED) --no-compile --requirement locks/test.txt
+	$(LOCKED) --requirement locks/test.txt
 	@touch $@
 
 setup-extras: $(VENV)/run.stamp ## what exports, archives, lakes and traces need besides; exports and lakes need a Java runtime too

@@ -32,7 +32,7 @@ def demo(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_files_and_mariadb_hold_every_row_after_a_kill(mariadb: MariaDb) -> None:
     url = f"mysql://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}"
-    done = demo("--transactions", "400", "--seed", "5", "--ddl-every", "25", "--mysql-url", url)
+    done = demo("--transactions", "200", "--seed", "5", "--ddl-every", "25", "--mysql-url", url)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every row is what it must be" in done.stdout
     assert "SIGKILL with" in done.stdout

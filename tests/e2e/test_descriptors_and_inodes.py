@@ -32,7 +32,7 @@ class Writer:
         self.refused: list[tuple[list[bytes], int]] = []
         self.told: list[str] = []
 
-    async def write(self, numbers: range, size: int = 1 << 18) -> None:
+    async def write(self, numbers: range, size: int = 1 << 19) -> None:
         for number in numbers:
             start_ts, commit_ts = Tso(BASE + (number << 30)), Tso(BASE + (number << 30) + 1)
             rows = peek.encode_mutations(1, []) + bytes([18, 0]) * (size // 2)
@@ -108,9 +108,9 @@ async def held(appliance: Appliance, count: int, seconds: float) -> None:
 async def goes_on(writer: Writer) -> None:
     """What had to wait is acknowledged, and what comes now."""
     await writer.settle()
-    await writer.write(range(14, 24))
+    await writer.write(range(9, 14))
     assert writer.refused == []
-    assert sorted(writer.acknowledged) == [BASE + (n << 30) + 1 for n in range(24)]
+    assert sorted(writer.acknowledged) == [BASE + (n << 30) + 1 for n in range(14)]
 
 
 def everything_is_there(appliance: Appliance, acknowledged: list[int]) -> None:
@@ -131,7 +131,7 @@ async def test_without_a_descriptor_nothing_ends_and_with_one_all_goes_on(
             await leave_none(appliance)
             await held(appliance, 4, 3.0)
             cases.one()
-            await writer.write(range(4, 14))  # over two ends of a segment
+            await writer.write(range(4, 9))  # over two ends of a segment
             cases.one()
             allow(appliance, 1024)
             assert any("Too many open files" in each for each in writer.told), writer.told
@@ -162,7 +162,7 @@ async def test_without_an_inode_nothing_ends_and_with_one_all_goes_on(
             while os.statvfs(appliance.data_dir).f_ffree:
                 taken.append(appliance.data_dir / f"filler-{len(taken)}")
                 taken[-1].touch()
-            await writer.write(range(4, 14))
+            await writer.write(range(4, 9))
             cases.one()
             for each in taken:
                 each.unlink()

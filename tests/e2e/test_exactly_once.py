@@ -116,8 +116,8 @@ def kills_counted(record_property: RecordProperty, consistency: str, kills: int)
 def test_whole_transactions_survive_kills_of_both_sides(
     tmp_path: Path, mariadb: MariaDb, record_property: RecordProperty
 ) -> None:
-    with kills_counted(record_property, "transaction", 4):
-        seen = survives(tmp_path, mariadb, "transaction", txns=1000, kills=4, seed=1)
+    with kills_counted(record_property, "transaction", 2):
+        seen = survives(tmp_path, mariadb, "transaction", txns=600, kills=2, seed=1)
         expect_no_halves(seen)
 
 

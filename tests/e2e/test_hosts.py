@@ -142,6 +142,7 @@ async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
         yield made
 
 
+@pytest.mark.soak
 async def test_pumps_and_a_drainer_on_hosts_of_their_own_lose_nothing(hosts: Hosts) -> None:
     await lose_nothing(hosts, kills=[hosts.second, hosts.drainer, hosts.first])
 

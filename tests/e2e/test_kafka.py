@@ -21,7 +21,10 @@ from tests.support.schema_registry import SmallRegistry
 from tests.workload.recording import feed_recording
 
 
-def test_each_row_is_there_once_whatever_is_killed(tmp_path: Path, kafka: Kafka) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_each_row_is_there_once_whatever_is_killed(
+    kills: int, tmp_path: Path, kafka: Kafka
+) -> None:
     syncer = (
         '[syncer]\ndb-type = "kafka"\n[syncer.to]\n'
         f'kafka-addrs = "{kafka.at("BOTH")}"\ntopic-name = "kills"\npartitions = 3\n'
@@ -33,7 +36,7 @@ def test_each_row_is_there_once_whatever_is_killed(tmp_path: Path, kafka: Kafka)
     appliance = Appliance(tmp_path, history=history(recording), syncer=syncer)
     try:
         appliance.start()
-        with killed_at_random(appliance, seed=5, kills=3):
+        with killed_at_random(appliance, seed=5, kills=kills):
             asyncio.run(feed_recording(recording, appliance.target))
             kafka.kill()
             kafka.start()

@@ -59,6 +59,7 @@ def test_the_locks_are_parts_of_one_and_have_what_is_asked_for() -> None:
             assert each.specifier.contains(version, prereleases=True), f"{each}: `make lock`"
 
 
+@pytest.mark.soak
 def test_a_wheel_made_from_the_sdist_installs_and_serves(tmp_path: Path) -> None:
     source = sdist(tmp_path)
     with tarfile.open(source) as archive:

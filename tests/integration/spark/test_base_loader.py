@@ -108,9 +108,9 @@ def test_a_lake_begins_with_a_dump_but_for_tables_whose_rows_nothing_tells_apart
     check_lake(logged, lake, end, only="bank.accounts")
 
 
-@pytest.mark.parametrize("takes_over", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_a_pipeline_begins_with_its_base_and_a_second_one_is_refused(
-    *, takes_over: bool, logged: Logged, snapshot: Path, spark: WarmSpark, tmp_path: Path
+    logged: Logged, snapshot: Path, spark: WarmSpark, tmp_path: Path
 ) -> None:
     setup = Setup(config.parse("", "nothing"))
     lake = tmp_path / "lake"
@@ -128,10 +128,9 @@ def test_a_pipeline_begins_with_its_base_and_a_second_one_is_refused(
     check_lake(logged, Lake(place_of(f"delta:{lake}")), last(logged))
     with pytest.raises(PipelineStopped, match=f"whose checkpoint is {tmp_path}/one"):
         go(words("two"))
-    if takes_over:
-        go(words("two", "--take-over"))
-        with pytest.raises(PipelineStopped, match=f"whose checkpoint is {tmp_path}/two"):
-            go(words("one"))
+    go(words("two", "--take-over"))
+    with pytest.raises(PipelineStopped, match=f"whose checkpoint is {tmp_path}/two"):
+        go(words("one"))
     check_lake(logged, Lake(place_of(f"delta:{lake}")), last(logged))
 
 

@@ -76,7 +76,7 @@ def test_a_lake_holds_what_the_cluster_held(
 @pytest.mark.parametrize(
     ("name", "kind", "batches"),
     [
-        ("windows", "delta", 3),
+        pytest.param("windows", "delta", 3, marks=pytest.mark.soak),
         pytest.param("windows", "delta", 1000, marks=pytest.mark.soak),
         pytest.param("windows", "iceberg", 60, marks=pytest.mark.soak),
         pytest.param("race", "delta", 1000, marks=pytest.mark.soak),
