@@ -63,6 +63,8 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 auto.create.topics.enable=false
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=3000
 {logins}"""
 LISTENERS = ("PLAINTEXT", "TLS", "MUTUAL", "LOGIN", "BOTH")
 """In plain text; TLS; TLS with a certificate of the client; SASL in plain text; SASL by TLS."""
