@@ -32,7 +32,7 @@ from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
 from binlogd.upstream.pd.client import PdClient
-from binlogd.upstream.pd.cluster import open_cluster
+from binlogd.upstream.pd.cluster import ToldCluster, open_cluster
 from binlogd.upstream.pd.gc_hold import GcHold
 from binlogd.upstream.pd.no_tikv import TikvOrElse
 from binlogd.upstream.pd.tso import PdTso
@@ -219,6 +219,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
     holds = (
         [GcHold(pd, f"{service}_checkpoint")] if setup.config.syncer.load_schema_snapshot else []
     )
+    told = ToldCluster(cluster, pd)
     return Upstream(
         kind="pd",
         store=store,
@@ -231,7 +232,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         schema_at=TikvSchema(tikv, pd, service).tracker,
         table_name=tidb.tables().name if tidb is not None else None,
         keep_from=next((each.keep_from for each in holds), None),
-        lives=(pd, tso, _Connections(tikv), etcd, *holds, *([tidb] if tidb else [])),
+        lives=(pd, told, tso, _Connections(tikv), etcd, *holds, *([tidb] if tidb else [])),
         parts=(
             pd.statistics,
             partial(_part_of, tikv, stores),

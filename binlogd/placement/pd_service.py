@@ -26,6 +26,7 @@ from binlogd.tso import Tso, logical, physical_ms
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
 from binlogd.upstream.pd.client import STANDS_IN
+from binlogd.upstream.pd.members import UNTOLD
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store
 from binlogd.wire.generated.pdpb import (
@@ -139,6 +140,11 @@ class PdService:
         binds nobody: the id is the writers' to say, and a question makes none."""
         return self._cluster.cluster_id or self._keyspace.identity.cluster
 
+    @property
+    def _is_told(self) -> bool:
+        """Until then whoever knows the id is answered by it."""
+        return self._cluster.cluster_id is not None
+
     def statistics(self) -> PdStatistics:
         """Counters; cheap."""
         return PdStatistics(self._timestamps, self._members_asked)
@@ -154,6 +160,7 @@ class PdService:
             member_id=self._keyspace.identity.member,
             peer_urls=[self._place.url],
             client_urls=[self._place.url],
+            binary_version="" if self._is_told else UNTOLD,
         )
         return GetMembersResponse(
             header=ResponseHeader(cluster_id=cluster_id),
@@ -191,7 +198,7 @@ class PdService:
 
     def _header(self, asked: RequestHeader) -> ResponseHeader:
         """Raises GRPCError for a request to another cluster."""
-        own = self.cluster_id
+        own = self.cluster_id if self._is_told else asked.cluster_id
         if asked.cluster_id != own:
             raise GRPCError(
                 Status.FAILED_PRECONDITION,

@@ -45,7 +45,7 @@ async def own_pd(directory: Path) -> AsyncIterator[Address]:
     served = StandIn(
         AdvertisedAddress("binlogd", f"http://127.0.0.1:{port}"),
         OwnPd(keyspace, await ClockTso.open(store, clock), SchemaHistory(None, store), store),
-        await StoredClusterIdentity.open(store, 0),
+        await StoredClusterIdentity.open(store, 4712),
         clock,
         lambda: NO_TS,
     )

@@ -33,7 +33,7 @@ from tests.support.nodes import own_registry
 from tests.support.recordings_reader import RECORDINGS, history, info
 from tests.support.replica_reader import replica_differences
 from tests.support.wire_recordings import WIRE, say_whose
-from tests.workload.recording import cluster_id, feed_recording
+from tests.workload.recording import feed_recording
 
 RECORDING = RECORDINGS / "keys"
 BASE = compose(1_700_000_000_000)
@@ -193,13 +193,14 @@ def test_a_drainer_elsewhere_finds_pump_schema_and_time_there(tmp_path: Path) ->
     drainer = Appliance(tmp_path / "drainer")
     drainer.configure(
         f'[upstream]\nkind = "pd"\npd-urls = "127.0.0.1:{pump.port}"\n'
-        f'cluster-id = {cluster_id(RECORDING)}\n[syncer]\ndb-type = "sqlite"\n',
+        '[syncer]\ndb-type = "sqlite"\n',
         top='roles = ["drainer"]\nnode-id = "drainer-c"\n',
     )
     try:
         pump.start()
+        drainer.start(is_ready=False)  # whose cluster this is, nobody has told yet: it waits
+        drainer.wait_for_log("cluster_id_waited_for")
         asyncio.run(feed_recording(RECORDING, pump.target))
-        drainer.start()
         drainer.wait_until_applied(info(RECORDING)["last_tso"])
         listed = command(pump, "ctl", "drainers", "--json")
         assert [each["nodeId"] for each in json.loads(listed.stdout)["drainers"]] == ["drainer-c"]

@@ -174,9 +174,11 @@ def not_as_left(
     furthest = max(left, key=lambda each: (each.whole_ts, each.piece))
     if any(furthest.is_before(each) for each in found):
         return ConfigError(
-            f"the progress of a lane at {server} is not where this process left it: another Drainer"
-            " of the same upstream writes to this downstream; stop one of them, or give it a"
-            " checkpoint schema of its own (syncer.to.checkpoint.schema)"
+            f"the progress of a lane at {server}, {_shown(found)}, is further than this process"
+            f" came, {_shown(left)}: another Drainer of the same upstream writes to this"
+            " downstream, or a server is back that had more than the one that took its place",
+            todo="stop the other Drainer or give it a syncer.to.checkpoint.schema of its own; where"
+            " there is none, start again: replication goes on where this server is",
         )
     return DownstreamWentBack(server, _shown(found), _shown(left))
 

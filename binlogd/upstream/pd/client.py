@@ -105,14 +105,21 @@ class PdClient:
 
     async def cluster_id(self, patience_s: float | None = None) -> int:
         """Told by the first member that answers, after `question_s` at most if nothing else is
-        said."""
+        said. Nobody may keep it who finds `is_untold` then."""
         await self.asked("GetMembers", lambda _: _nothing(), patience_s or self.limits.question_s)
+        if self._leader.is_untold:
+            await self._leader.look_again()
         assert self._leader.cluster_id is not None, "a way to the leader was found"
         return self._leader.cluster_id
 
+    @property
+    def is_untold(self) -> bool:
+        """A binlogd stands in for PD that no TiDB has written to: its cluster id binds nobody."""
+        return self._leader.is_untold
+
     def expect(self, cluster_id: int) -> None:
         """Accepts a PD of this cluster alone."""
-        self._leader.cluster_id = cluster_id
+        self._leader.cluster_id, self._leader.is_untold = cluster_id, False
 
     def header(self) -> pdpb.RequestHeader:
         """Of every request but GetMembers."""

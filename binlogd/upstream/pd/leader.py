@@ -78,6 +78,8 @@ class Leader:
         """So are those that gave no answer when they were asked last: each costs `connect_s`."""
         self._finding = asyncio.Lock()
         self.cluster_id: int | None = None
+        self.is_untold = False
+        """Whether `cluster_id` may become another: `PdClient.is_untold`."""
         self.name = ""
         self.changes = 0
 
@@ -158,9 +160,9 @@ class Leader:
     def _check_cluster(self, members: Members, address: Address) -> None:
         if not members.cluster_id:
             raise UpstreamUnavailable(f"{shown(address)}: tells no cluster id")
-        if self.cluster_id is None:
-            self.cluster_id = members.cluster_id
-        elif members.cluster_id != self.cluster_id:
+        if self.cluster_id is None or self.is_untold:
+            self.cluster_id, self.is_untold = members.cluster_id, members.is_untold
+        elif not members.is_untold and members.cluster_id != self.cluster_id:
             raise UpstreamUnavailable(
                 f"{shown(address)}: belongs to cluster {members.cluster_id}, not to"
                 f" {self.cluster_id}, whose binlogs these are; see upstream.pd-urls"

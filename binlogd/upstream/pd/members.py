@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from binlogd.wire.generated import pdpb
 
 Address = tuple[str, int]
+UNTOLD = "binlogd, which no TiDB has told its cluster id yet"
+"""The version of a member whose cluster id is a number that binds nobody: it stands in for PD."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,14 @@ class Members:
     """`leader` is empty while one is elected."""
 
     cluster_id: int
+    """None that anybody may keep where `is_untold`."""
     leader: str
     leader_addresses: tuple[Address, ...]
     addresses: tuple[Address, ...]
     """Of all members, the leader's included."""
     trouble: str
     """Why it does not tell, if it says that."""
+    is_untold: bool = False
 
 
 def members_of(response: pdpb.GetMembersResponse) -> Members:
@@ -34,6 +38,7 @@ def members_of(response: pdpb.GetMembersResponse) -> Members:
         leader_addresses=tuple(addresses_of(response.leader.client_urls)),
         addresses=tuple(addresses_of(url for each in response.members for url in each.client_urls)),
         trouble=response.header.error.message,
+        is_untold=response.leader.binary_version == UNTOLD,
     )
 
 

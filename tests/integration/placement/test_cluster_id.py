@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from binlogd.errors import UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
@@ -15,6 +20,8 @@ from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.pd.client import PdClient
+from binlogd.upstream.pd.leader import PdLimits
+from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import OwnPd
 
@@ -34,11 +41,19 @@ async def test_a_question_makes_no_cluster_id(tmp_path: Path) -> None:
     server = Server(stand_in.services())
     try:
         address = await server.start("127.0.0.1", 0)
-        told = await asked(address)
-        assert told == await asked(address) == stand_in.face().cluster_id != 0
-        assert identity.cluster_id is None, "nobody has written yet"
-        assert await identity.adopt(WRITERS) == WRITERS
-        assert await asked(address) == WRITERS
+        async with client_of(address) as early, client_of(address) as knowing:
+            assert await early.cluster_id() == stand_in.face().cluster_id != 0, "Go takes no other"
+            assert early.is_untold
+            knowing.expect(WRITERS)
+            assert await PdTso(knowing).next() > NO_TS, "whoever knows the id is answered"
+            assert identity.cluster_id is None, "nobody has written yet"
+            assert await identity.adopt(WRITERS) == WRITERS
+            assert (await early.cluster_id(), early.is_untold) == (WRITERS, False)
+            assert await PdTso(knowing).next() > NO_TS
+        async with client_of(address) as wrong:
+            wrong.expect(5)
+            with pytest.raises(UpstreamUnavailable, match=f"to cluster {WRITERS}, not to 5"):
+                await PdTso(wrong).next()
     finally:
         stand_in.close()
         await server.close()
@@ -46,9 +61,8 @@ async def test_a_question_makes_no_cluster_id(tmp_path: Path) -> None:
         await store.close()
 
 
-async def asked(address: tuple[str, int]) -> int:
-    client = PdClient([address], None)
-    try:
-        return await client.cluster_id()
-    finally:
-        await client.close()
+@asynccontextmanager
+async def client_of(address: tuple[str, int]) -> AsyncIterator[PdClient]:
+    client = PdClient([address], None, PdLimits(question_s=0.5, tso_s=0.5))
+    yield client
+    await client.close()

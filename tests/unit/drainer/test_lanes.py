@@ -27,6 +27,7 @@ from binlogd.drainer.rows.progress import (
     PendingDdl,
     ProgressTable,
     low_water,
+    not_as_left,
     restart_of,
 )
 from binlogd.drainer.rows.shape import (
@@ -40,7 +41,7 @@ from binlogd.drainer.rows.shape import (
 )
 from binlogd.drainer.rows.target import Reader, Target
 from binlogd.drainer.txn import Dml
-from binlogd.errors import ConfigError, RowMismatch
+from binlogd.errors import ConfigError, DownstreamWentBack, RowMismatch
 from binlogd.tso import NO_TS, Tso
 from tests.support.histories import KINDS, Upstream
 
@@ -454,3 +455,12 @@ def test_rows_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="progress"):
         restart_of(rows, None)
+
+
+def test_a_lane_that_is_further_than_it_was_brought_names_both_that_can_have_done_it() -> None:
+    here, ahead = LanePosition(Tso(100)), LanePosition(Tso(105))
+    refused = not_as_left("127.0.0.1:3306", [ahead, here], [here, here])
+    assert isinstance(refused, ConfigError)
+    assert "commit_ts 100, 105, is further than this process came, commit_ts 100" in refused.told
+    assert "start again" in refused.todo
+    assert isinstance(not_as_left("127.0.0.1:3306", [here], [ahead]), DownstreamWentBack)
