@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from binlogd import __version__, native
-from binlogd.commands.manner import INTERRUPTED_EXIT, with_manners
+from binlogd.commands.manner import INTERRUPTED_EXIT, SUBMITTED, with_manners
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.host.loop import Cancelled
 from binlogd.host.privacy import keep_files_from_others
@@ -112,9 +112,18 @@ def main() -> None:
     """Runs the command line; turns every error of ours into one sentence and an exit code."""
     words = as_go_reads_flags(sys.argv[1:])
     keep_files_from_others()
+    is_completing = "_BINLOGD_COMPLETE" in os.environ  # its words are elsewhere
+    _answered(None if is_completing else words, words)
+
+
+def submitted(words: Sequence[str]) -> None:
+    """The same for `binlogd export` with these words, as the program that spark-submit runs."""
+    _answered(["export"], ["export", *words], obj=SUBMITTED)
+
+
+def _answered(named: Sequence[str] | None, words: Sequence[str], **more: object) -> None:
     try:
-        is_completing = "_BINLOGD_COMPLETE" in os.environ  # its words are elsewhere
-        command_line(None if is_completing else words)(words, standalone_mode=True)
+        command_line(named)(words, standalone_mode=True, **more)
     except ConfigError as error:
         _fail(error, code=2)
     except Cancelled as error:

@@ -86,6 +86,26 @@ async def export_for(
     return result
 
 
+def submitted(
+    setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
+) -> ExportResult:
+    """The same by the Spark that spark-submit made, out of an archive of segments. Raises what
+    `cluster_export.export_in` does."""
+    if not (request.archive and _holds_segments(request.archive)):
+        raise ConfigError(
+            "--archive is wanted: an export on a cluster reads an archive of segments, as `binlogd"
+            " archive` and [archive] of the configuration make one"
+        )
+    require("spark", "pyspark", "pyarrow")
+    from binlogd.spark.cluster_export import export_in, submitted_session
+    from binlogd.spark.export_places import DirectoryPlace, StorePlace
+
+    where, out = _where(setup, request.out)
+    options = _plain_options(request, out, Path(), b"")
+    place = DirectoryPlace(out) if where is None else StorePlace(where)
+    return export_in(submitted_session(), options, request.archive, place, progress)
+
+
 @contextmanager
 def _based(options: ExportOptions, out: Path) -> Iterator[ExportOptions]:
     """A base in an object store is fetched, beside what is made: its files may be linked."""

@@ -21,7 +21,7 @@ def fetched(url: str, into: Path) -> Path:
         store = ArchiveStore.open(url, what="base")
         if MANIFEST_NAME not in store.names():
             name = store.read(LATEST).decode().strip()
-            store = ArchiveStore.open(_below(url, name), what="base")
+            store = ArchiveStore.open(below(url, name), what="base")
         manifest = msgspec.json.decode(store.read(MANIFEST_NAME), type=Manifest)
     except (FileNotFoundError, msgspec.DecodeError) as error:
         raise ConfigError(
@@ -39,6 +39,7 @@ def fetched(url: str, into: Path) -> Path:
     return into
 
 
-def _below(url: str, name: str) -> str:
+def below(url: str, name: str) -> str:
+    """The URL of a name in a place; what follows a `?` says how to reach the store."""
     place, mark, options = url.partition("?")
     return f"{place.rstrip('/')}/{name}{mark}{options}"

@@ -191,41 +191,53 @@ class ArchivedIndex:
         ]
 
     def _of(self, segment: SegmentIndex, after: Tso, upto: Tso) -> Iterator[LogPosition]:
-        name = places_path(segment.shard, segment.fid)
-        try:
-            for batch in self._batches(name, segment, after, upto):
-                commit_ts = batch.column(0)
-                inside = pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto))
-                columns = [column.to_pylist() for column in batch.filter(inside).columns]
-                for commit, start, *place in zip(*columns, strict=True):
-                    yield LogPosition(commit, start, segment.shard, segment.fid, *place)
-        except (pa.ArrowException, OSError) as error:
-            raise Corrupt(f"{self._store.url}/{name}: {error}") from error
+        met = [
+            number
+            for number, group in enumerate(segment.places[:-1])
+            if group.max_ts > after and group.min_ts <= upto
+        ]
+        for batch in commits_of(self._store, segment, met):
+            commit_ts = batch.column(0)
+            inside = pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto))
+            columns = [column.to_pylist() for column in batch.filter(inside).columns]
+            for commit, start, *place in zip(*columns, strict=True):
+                yield LogPosition(commit, start, segment.shard, segment.fid, *place)
 
-    def _batches(
-        self, name: str, segment: SegmentIndex, after: Tso, upto: Tso
-    ) -> Iterator[pa.RecordBatch]:
-        """Some thousand commits at a time, of the row groups that the range meets."""
-        if not segment.places:
-            content = self._store.read(name)
-            if segment.places_crc32c not in (None, extend(0, content)):
+
+def commits_of(
+    store: ArchiveStore, segment: SegmentIndex, groups: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    """`PLACES` of some row groups of `segment.places`, some thousand at a time; all, where the
+    catalog does not name any. Raises Corrupt."""
+    name = places_path(segment.shard, segment.fid)
+    try:
+        yield from _batches(store, name, segment, groups)
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(f"{store.url}/{name}: {error}") from error
+
+
+def _batches(
+    store: ArchiveStore, name: str, segment: SegmentIndex, wanted: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    if not segment.places:
+        content = store.read(name)
+        if segment.places_crc32c not in (None, extend(0, content)):
+            raise OSError("its checksum is not the one in the catalog")
+        yield from _rows_of(content, None)
+        return
+    *groups, end = segment.places
+    begins = [0, *(each.end for each in groups)]
+    parts: list[bytes] = []
+    for number in wanted:
+        group = groups[number]
+        ranges = [(begins[number], group.end - begins[number])]
+        if not parts:  # the end comes with the first group that is read
+            ranges.append((begins[-1], end.end - begins[-1]))
+        parts[:1] = store.read_ranges(name, ranges)
+        for part, stretch in zip(parts, (group, end), strict=True):
+            if extend(0, part) != stretch.crc32c:
                 raise OSError("its checksum is not the one in the catalog")
-            yield from _rows_of(content, None)
-            return
-        *groups, end = segment.places
-        begins = [0, *(each.end for each in groups)]
-        parts: list[bytes] = []
-        for number, group in enumerate(groups):
-            if group.max_ts <= after or group.min_ts > upto:
-                continue
-            ranges = [(begins[number], group.end - begins[number])]
-            if not parts:  # the end comes with the first group that is read
-                ranges.append((begins[-1], end.end - begins[-1]))
-            parts[:1] = self._store.read_ranges(name, ranges)
-            for part, stretch in zip(parts, (group, end), strict=True):
-                if extend(0, part) != stretch.crc32c:
-                    raise OSError("its checksum is not the one in the catalog")
-            yield from _rows_of(_with_holes(end.end, (begins[number], begins[-1]), parts), number)
+        yield from _rows_of(_with_holes(end.end, (begins[number], begins[-1]), parts), number)
 
 
 def _with_holes(size: int, begins: Iterable[int], parts: Iterable[bytes]) -> bytearray:

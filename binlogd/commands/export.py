@@ -15,8 +15,9 @@ from rich.markup import escape
 from binlogd import exporting
 from binlogd.commands import export_options as options
 from binlogd.commands.console import ExportProgress
-from binlogd.commands.export_check import check_snapshot, say_plan
+from binlogd.commands.export_check import check_snapshot, say_package, say_plan
 from binlogd.commands.export_via import check_words, export_via, setup_for
+from binlogd.commands.manner import SUBMITTED
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -58,6 +59,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     check: options.Check = None,
     against: options.Against = None,
     via: options.Via = "",
+    package: options.Package = None,
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
     addr: AddrOption = None,
@@ -67,16 +69,20 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
 ) -> None:
     """Export every table as it was at one commit_ts, built from the log by a local PySpark session.
 
-    Writes OUT/snapshot-COMMIT_TS with a manifest of row counts and checksums. The directory appears
-    only when it is complete. If a snapshot of that point in time exists, it stays as it is. You
-    need a Java runtime and the extra spark. binlogd may run during the export.
+    Writes OUT/snapshot-COMMIT_TS, with a manifest of row counts and checksums, visible when it is
+    complete. A snapshot of that point in time that exists stays as it is. You need a Java runtime
+    and the extra spark. binlogd may run during the export.
 
         binlogd export --out snapshots --as-of latest-5m --keep 7
         binlogd export --check snapshots/LATEST --against mysql://reader@tidb:4000
         binlogd export --via http://127.0.0.1:8250 --as-of latest-5m
+        binlogd export --package job/    # on a cluster: see docs/howto/spark-cluster.md
     """
+    if package is not None:
+        say_package(package)
+        return
+    check_words(context, via=bool(via))
     if via:
-        check_words(context)
         there = setup_for(via, config_file, data_dir)
         export_via(there, AskedExport(as_of, file_format, base), as_json=as_json)
         return
@@ -103,17 +109,31 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     )
     if dry_run:
         say_plan(exporting.plan_export(setup, request), as_json=as_json)
-        return
-    if wait:
-        known_ts = asyncio.run(waited(setup, moment(as_of).ts, wait_s("--wait", wait)))
-        request = replace(request, resolved_ts=known_ts)
-    made(setup, request, "rows", as_json=as_json)
+    else:
+        made(setup, _waited(setup, request, wait), "rows", as_json=as_json, context=context)
 
 
-def made(setup: Setup, request: ExportRequest, what: str, *, as_json: bool) -> None:
+def _waited(setup: Setup, request: ExportRequest, wait: str) -> ExportRequest:
+    if not wait:
+        return request
+    wanted_ts = moment(request.as_of).ts
+    known_ts = asyncio.run(waited(setup, wanted_ts, wait_s("--wait", wait)))
+    return replace(request, resolved_ts=known_ts)
+
+
+def made(
+    setup: Setup,
+    request: ExportRequest,
+    what: str,
+    *,
+    as_json: bool,
+    context: typer.Context | None = None,
+) -> None:
     """Makes it, shows how it goes and what was published."""
+    is_submitted = context is not None and context.obj is SUBMITTED
+    make = exporting.submitted if is_submitted else exporting.export
     with ExportProgress(Console(stderr=True)) as shown:
-        result = exporting.export(setup, request, shown.advance)
+        result = make(setup, request, shown.advance)
     show(result, f"{result.rows} {what}", as_json=as_json)
 
 

@@ -21,6 +21,14 @@ from binlogd.snapshot.spec import Manifest
 from binlogd.tso import NO_TS, Tso
 
 
+def say_package(directory: Path) -> None:
+    """`--package`."""
+    with importing("spark"):
+        from binlogd.spark.submit import write_package
+    for path in write_package(directory):
+        typer.echo(path)
+
+
 def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: bool) -> None:
     """`--check`, and `--against`. Exit code 1 where something is not as it should be."""
     with importing("spark"):

@@ -76,6 +76,12 @@ Types = Annotated[
     list[str],
     typer.Option("--type", help="How a type comes out: tinyint1=boolean. May be repeated."),
 ]
+Package = Annotated[
+    Path | None,
+    typer.Option(
+        "--package", help="Only write binlogd.zip, export.py and pipeline.py for spark-submit."
+    ),
+]
 Via = Annotated[
     str,
     typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from binlogd.commands.console import ExportProgress
+from binlogd.commands.manner import SUBMITTED
 from binlogd.commands.options import load_asking
 from binlogd.commands.running import asked
 from binlogd.errors import ConfigError, GaveUp, NotRunning, Refused
@@ -34,7 +35,19 @@ _STAGES: dict[str, Stage] = {
     "publishing": "publishing",
     "uploading": "uploading",
 }
-_WORDS = ("via", "as_of", "file_format", "base", "config_file", "data_dir", "as_json")
+_VIA_WORDS = ("via", "as_of", "file_format", "base", "config_file", "data_dir", "as_json")
+_VIA_WHY = (
+    "not with --via, where the binlogd over there says where snapshots go and how ([export] in its"
+    " configuration)"
+)
+_SUBMITTED_WORDS = (
+    *("out", "as_of", "base", "file_format", "archive", "layout", "resume", "force", "keep"),
+    *("config_file", "data_dir", "types", "as_json", "log_level"),
+)
+_SUBMITTED_WHY = (
+    "not under spark-submit, where an export reads an archive and writes files; say it to `binlogd"
+    " export` on one machine"
+)
 _OPEN = ("waiting", "running")
 _BAD_REQUEST, _NOT_FOUND, _ACCEPTED = 400, 404, 202
 
@@ -59,20 +72,24 @@ def setup_for(via: str, config_file: Path | None, data_dir: str | None) -> Setup
     return setup
 
 
-def check_words(context: typer.Context) -> None:
-    """Raises ConfigError for an option that says how this command itself makes an export."""
+def check_words(context: typer.Context, *, via: bool) -> None:
+    """Raises ConfigError for an option that has no meaning for who makes the export."""
+    known: Collection[str]
+    if context.obj is SUBMITTED:
+        known, why = _SUBMITTED_WORDS, _SUBMITTED_WHY
+    elif via:
+        known, why = _VIA_WORDS, _VIA_WHY
+    else:
+        return
     odd = [
         each.opts[0]
         for each in context.command.params
         if each.name is not None
-        and each.name not in _WORDS
+        and each.name not in known
         and getattr(context.get_parameter_source(each.name), "name", "") == "COMMANDLINE"
     ]
     if odd:
-        raise ConfigError(
-            f"{', '.join(odd)}: not with --via, where the binlogd over there says where snapshots"
-            " go and how ([export] in its configuration)"
-        )
+        raise ConfigError(f"{', '.join(odd)}: {why}")
 
 
 def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:

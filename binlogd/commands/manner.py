@@ -16,6 +16,8 @@ from binlogd.telemetry.logs import set_up_log_of_command
 KEEP_A_LOG = frozenset({"serve", "pipeline"})
 """They run for as long as somebody wants them: their log says what they do."""
 INTERRUPTED_EXIT = 130
+SUBMITTED = "submitted"
+"""What the context of a command holds that spark-submit runs."""
 _LEFT = {
     "adopt": "nothing was adopted; the Pumps' directories are as they were. Run it again",
     "archive": "what was copied stays, and the next run goes on from there",

@@ -62,5 +62,7 @@ TakeOverOption = Annotated[
 ]
 PackageOption = Annotated[
     Path | None,
-    typer.Option("--package", help="Only write binlogd.zip and pipeline.py for spark-submit."),
+    typer.Option(
+        "--package", help="Only write binlogd.zip, pipeline.py and export.py for spark-submit."
+    ),
 ]

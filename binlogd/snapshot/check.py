@@ -57,7 +57,7 @@ def check(
         yield _table(snapshot, manifest, table)
         done += sum(file.size_bytes for file in table.files)
     progress(CheckedSnapshot("", total, total))
-    odd = sorted(_there(snapshot) - _listed(manifest))
+    odd = sorted(_there(snapshot) - listed(manifest))
     if odd:
         yield TableCheck("", "", 0, f"files that the manifest does not name: {', '.join(odd)}")
 
@@ -108,7 +108,8 @@ def _hashed(snapshot: Path, entry: FileEntry | KeysEntry) -> None:
         raise _Wrong(f"{entry.name} has changed: its SHA-256 is {digest}")
 
 
-def _listed(manifest: Manifest) -> set[str]:
+def listed(manifest: Manifest) -> set[str]:
+    """The files of a snapshot, relative to it."""
     names = {MANIFEST_NAME, *manifest.extra_files}
     if manifest.schema is not None:
         names.add(manifest.schema.name)

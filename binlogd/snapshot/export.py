@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,7 +50,6 @@ from binlogd.snapshot.spec import (
     LeftOut,
     Manifest,
     Moment,
-    PinnedSegment,
     Report,
     SegmentEntry,
     SessionSpec,
@@ -190,14 +189,21 @@ async def _made(
             report = await _staged(options, begun, files, progress, borrow)
         progress(Progress("publishing", 0, 0))
         seconds = asyncio.get_running_loop().time() - began
-        manifest = _manifest(options, report, spec.segments, base, seconds)
+        pinned_log = (SegmentEntry(each.shard, each.fid, each.size_bytes) for each in spec.segments)
+        manifest = manifest_of(options, report, tuple(pinned_log), base, seconds)
         staged = Path(spec.staging)
         publishing = partial(publish, staged, options.out, manifest, is_again=options.is_again)
         path = await over(files.run(publishing))
-    result = _result(path, manifest, base)
+    result = result_of(path, manifest, base)
+    say_published(result)
+    return result
+
+
+def say_published(result: ExportResult) -> None:
+    """To the log."""
     log.info(
         "snapshot_published",
-        path=str(path),
+        path=result.stored or str(result.path),
         commit_ts=result.commit_ts,
         tables=result.tables,
         rows=result.rows,
@@ -207,7 +213,6 @@ async def _made(
     for each in result.in_doubt:
         told = msgspec.structs.asdict(each)
         log.warning(ROWS_IN_DOUBT, **told, what_to_do=COMPARE)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +230,7 @@ def _begun(
     stack: ExitStack, options: ExportOptions, as_of: Moment, machine: preflight.Machine
 ) -> _Begun:
     """The log is pinned and the directory held until the stack is left."""
-    wanted = _wanted(options, as_of)
+    wanted = wanted_spec(options, as_of)
 
     def is_wanted(job: Path) -> bool:
         return options.is_resumed and resume.resumable(job, wanted, as_of) is not None
@@ -286,18 +291,29 @@ def _is_kept(job: Path, error: BaseException) -> bool:
 def _as_it_is(options: ExportOptions, path: Path) -> ExportResult:
     """A snapshot that is there already. Raises Refused if it is of another form."""
     manifest = read_manifest(path)
+    check_form(options, manifest, str(path))
+    point_to_latest(options.out)
+    return there_already(path, manifest)
+
+
+def check_form(options: ExportOptions, manifest: Manifest, path: str) -> None:
+    """Raises Refused where a snapshot that is there is of another form than is asked for."""
     there = _form(manifest.data_format, manifest.layout)
     if there != _form(options.format, options.layout) or manifest.types != options.types:
         raise Refused(
             f"{path} is there already, as {manifest.data_format} in the {manifest.layout} layout;"
             " --force makes another, or choose another --out or --as-of"
         )
-    point_to_latest(options.out)
+
+
+def there_already(path: Path, manifest: Manifest) -> ExportResult:
+    """What is told of it."""
     base = choice.Chosen(None, NO_TS, "it was there already")
-    return replace(_result(path, manifest, base), is_new=False)
+    return replace(result_of(path, manifest, base), is_new=False)
 
 
-def _result(path: Path, manifest: Manifest, base: choice.Chosen) -> ExportResult:
+def result_of(path: Path, manifest: Manifest, base: choice.Chosen) -> ExportResult:
+    """What is told of a snapshot that was published."""
     return ExportResult(
         path=path,
         commit_ts=Tso(manifest.commit_ts),
@@ -383,7 +399,7 @@ def _no_base(changes: ChangesOptions, gone_ts: Tso) -> choice.Chosen:
     return choice.Chosen(None, NO_TS, "changes need none")
 
 
-def _wanted(options: ExportOptions, as_of: Moment) -> ExportSpec:
+def wanted_spec(options: ExportOptions, as_of: Moment) -> ExportSpec:
     """The spec as far as it does not depend on the directory that it is worked in."""
     return ExportSpec(
         segments=(),
@@ -444,13 +460,14 @@ def _session(options: ExportOptions, found: preflight.Machine, job: Path) -> Ses
     )
 
 
-def _manifest(
+def manifest_of(
     options: ExportOptions,
     report: Report,
-    segments: Sequence[PinnedSegment],
+    segments: tuple[SegmentEntry, ...],
     base: choice.Chosen,
     seconds: float,
 ) -> Manifest:
+    """What describes a snapshot of these segments."""
     return Manifest(
         binlogd_version=__version__,
         spark_version=report.spark_version,
@@ -458,7 +475,7 @@ def _manifest(
         commit_ts=report.commit_ts,
         time=wall_clock(Tso(report.commit_ts)),
         resolved_ts=report.resolved_ts,
-        log=tuple(SegmentEntry(each.shard, each.fid, each.size_bytes) for each in segments),
+        log=segments,
         tables=report.tables,
         left_out=report.left_out,
         types=options.types,

@@ -53,7 +53,7 @@ from binlogd.snapshot.tables.built_on import Base, open_base
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, Origin, catalog
 from binlogd.snapshot.tables.doubts import in_doubt
 from binlogd.snapshot.writing import changes, write
-from binlogd.snapshot.writing.files import FileTarget, Written
+from binlogd.snapshot.writing.files import FileTarget, Send, Written
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 
@@ -76,15 +76,15 @@ def run(spark: SparkSession, spec: ExportSpec, say: Say) -> int:
     return EXIT_DONE
 
 
-class _Plan(NamedTuple):
-    """What is to be staged."""
+class JobPlan(NamedTuple):
+    """What is to be staged, of so many bytes of log."""
 
     commit_ts: Tso
     resolved_ts: Tso
     known: Catalog
     ddl: list[DdlBinlog]
-    reads: list[bytes]
     in_doubt: tuple[DoubtfulRows, ...]
+    log_bytes: int
 
 
 def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
@@ -94,23 +94,35 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     tasks = reader.tasks(reader.slices(spec.segments, spec.slice_bytes), spec.slice_bytes)
     with progress(spark, "transactions", say):
         log = scan.log(spark, tasks, Path(spec.state, HEADS_FILE) if spec.state else None)
-        plan = _planned(spec, log)
-    commit_ts, resolved_ts, known = plan.commit_ts, plan.resolved_ts, plan.known
-    say(Planned(commit_ts, resolved_ts, len(known.tables), len(tasks)))
+        plan, reads = _planned(spec, log)
+    del log
+    rows = scan.RowScan(spark, len(tasks), scan.of_slices(tasks, reads, wanted(spec, plan.known)))
+    return stage(spec, plan, rows, say)
+
+
+def wanted(spec: ExportSpec, known: Catalog) -> WantedTables:
+    """Which rows the job reads."""
     since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
     has_before = spec.changes is not None or any(
         plan.carry is not None and plan.carry.is_loose for plan in known.tables.values()
     )
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    wanted = WantedTables(handles, known.passed_over, since, has_before, known.moves)
-    rows = scan.RowScan(spark, tasks, plan.reads, wanted)
-    log_bytes = sum(part.end - part.start for part in log.parts)
-    del log
+    return WantedTables(handles, known.passed_over, since, has_before, known.moves)
+
+
+def stage(
+    spec: ExportSpec, plan: JobPlan, rows: scan.RowScan, say: Say, send: Send | None = None
+) -> Report:
+    """Writes the rows as the files of the snapshot; `send` is that of `FileTarget`."""
+    spark, known = rows.spark, plan.known
+    say(Planned(plan.commit_ts, plan.resolved_ts, len(known.tables), rows.tasks))
     keys = f"{spec.state or spec.scratch}/keys"
     kind = FileKind(spec.format, spec.layout)
-    target = FileTarget(spec.staging, spec.types, spec.rows_per_file_max, keys, kind, spec.state)
-    _begin(spec, known, commit_ts, resolved_ts)
-    to = Spread.of(spec.partitions, log_bytes)
+    target = FileTarget(
+        spec.staging, spec.types, spec.rows_per_file_max, keys, kind, spec.state, send
+    )
+    _begin(spec, known, plan.commit_ts, plan.resolved_ts)
+    to = Spread.of(spec.partitions, plan.log_bytes)
     with progress(spark, "rows", say, _news(spec, known)):
         if spec.changes is None:
             written = write.write(rows.spread(to), known, target)
@@ -126,14 +138,15 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     return report
 
 
-def _planned(spec: ExportSpec, log: LogHeads) -> _Plan:
+def _planned(spec: ExportSpec, log: LogHeads) -> tuple[JobPlan, list[bytes]]:
+    """The plan, and what is read of each slice."""
     log_begins, commit_ts, resolved_ts = transactions.moment(log, spec)
     changes_from = _changes_from(spec, commit_ts)
     if not spec.is_again:
         check_free(Path(spec.out), commit_ts, changes_from)
     since_ts = max(changes_from, Tso(spec.base_ts if spec.is_headless else NO_TS))
     transactions.check_pairs(log, commit_ts, since_ts)
-    ddl = transactions.ddl_binlogs(log, commit_ts)
+    ddl = transactions.ddl_binlogs(log.ddl, commit_ts)
     known = catalog(
         jobs_from_json(Path(spec.schema_history).read_bytes()),
         ddl,
@@ -147,12 +160,13 @@ def _planned(spec: ExportSpec, log: LogHeads) -> _Plan:
         known = dataclasses.replace(known, tables=plans)
     reads = transactions.reads(log, commit_ts, _read_behind(spec, known))
     doubts = in_doubt(log, known, reads)
-    packed = [each.packed() for each in reads]
-    return _Plan(commit_ts, resolved_ts, known, ddl, packed, doubts)
+    log_bytes = sum(part.size_bytes for part in log.parts)
+    plan = JobPlan(commit_ts, resolved_ts, known, ddl, doubts, log_bytes)
+    return plan, [each.packed() for each in reads]
 
 
 def _reported(
-    spec: ExportSpec, plan: _Plan, written: list[Written], target: FileTarget, spark_version: str
+    spec: ExportSpec, plan: JobPlan, written: list[Written], target: FileTarget, spark_version: str
 ) -> Report:
     schema = write.keep_schema(plan.known, target)
     tables, left_out = write.entries(plan.known, written, target, has_empty=spec.changes is None)
@@ -218,7 +232,7 @@ def _base(spec: ExportSpec, changes_from: Tso) -> Base | None:
     return open_base(Path(spec.base), spec.types, spec.base_time_zone) if spec.base else None
 
 
-_OURS = re.compile(r"binlogd\.(?:errors|(?:snapshot|tidb)[.\w]*)\.(\w+): (.+)")
+_OURS = re.compile(r"binlogd\.(?:errors|(?:snapshot|tidb|archive)[.\w]*)\.(\w+): (.+)")
 
 
 def failed_in_spark(error: PySparkException | Py4JError, out: str) -> Failed:

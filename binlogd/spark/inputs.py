@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from binlogd.archive.catalog import CATALOG_NAME, history_of, read_catalog
+from binlogd.archive.catalog import CATALOG_NAME, all_segments, history_of, read_catalog
 from binlogd.archive.places import ArchivedIndex, DirectoryIndex, TransactionIndex, Unwanted
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
@@ -25,6 +25,7 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.log.directory import STORE_FILE
+from binlogd.log.segment_index import SegmentIndex
 from binlogd.spark.history import KnownHistory
 from binlogd.spark.remote import RemotePump
 from binlogd.spark.request import ReadRequest, given_jobs
@@ -161,11 +162,16 @@ class ArchiveInput(_Placed):
     needs not look at, and how to cut the rest; no index is read for that."""
 
     def __init__(self, wanted: ReadRequest) -> None:
+        self.url = wanted.path
         self._store = ArchiveStore.open(wanted.path)
         self._catalog = read_catalog(self._store)
         unwanted = self._unwanted if wanted.form == "rows" else None
         self._index = ArchivedIndex(self._store, self._catalog, unwanted)
         super().__init__(wanted, self._store, self._index)
+
+    def segments(self) -> Iterator[SegmentIndex]:
+        """Every segment that the catalog names."""
+        return all_segments(self._store, self._catalog)
 
     def _unwanted(self) -> Unwanted:
         history = self.history()

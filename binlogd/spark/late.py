@@ -3,7 +3,7 @@ work, where it begins then, and which schema versions rows had."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.log.moves import PartitionsEnded
 from binlogd.snapshot.log.rowkey import NUMBER_BYTES, Op, placed
 from binlogd.snapshot.spec import DoubtfulRows
-from binlogd.snapshot.tables.doubts import LOOKED_AT_MAX, DoubtStep, waits
+from binlogd.snapshot.tables.doubts import LOOKED_AT_MAX, DoubtStep, DoubtWait, waits
 from binlogd.spark.changes import change_batches
 from binlogd.spark.inputs import Input, jobs_with
 from binlogd.spark.lake.homes import GONE, LateRows, TwinKeys
@@ -87,9 +87,14 @@ def in_doubt(source: Input, batch: LakeBatch, start: Tso) -> tuple[DoubtfulRows,
         begin = start if is_done_before else step.turn.published_ts
         return max(begin, step.turn.published_ts, source.gone_ts())
 
+    return doubts_of(source, waits(batch.after, batch.moves, since), Tso(batch.end))
+
+
+def doubts_of(source: Input, asked: Iterable[DoubtWait], end: Tso) -> tuple[DoubtfulRows, ...]:
+    """What the log up to a moment tells of each. Raises what the log raises."""
     found = []
-    for each in waits(batch.after, batch.moves, since):
-        upto = Tso(min(each.turn.settled_ts, batch.end))
+    for each in asked:
+        upto = Tso(min(each.turn.settled_ts, end))
         limit = None
         for number, binlog in enumerate(source.binlogs(Tso(each.since_ts), upto)):
             if number == LOOKED_AT_MAX:

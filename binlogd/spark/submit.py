@@ -2,6 +2,7 @@
 
     binlogd pipeline --package job/
     spark-submit --py-files job/binlogd.zip job/pipeline.py --source s3://… --into delta:/lake …
+    spark-submit --py-files job/binlogd.zip job/export.py --archive s3://… --out s3://…
 
 The same words mean the same in both. What needs PySpark is imported when it is known to be there.
 """
@@ -44,14 +45,16 @@ if TYPE_CHECKING:
     from binlogd.snapshot.spec import SessionSpec
 
 _ROOT = Path(__file__).parents[2]
-_MAIN = '''"""Run by spark-submit: see `binlogd pipeline --help` for the words that follow."""
+_PROGRAM = '''"""Run by spark-submit: see `binlogd {command} --help` for the words that follow."""
 
 import sys
 
-from binlogd.spark.submit import main
+from binlogd.{module} import {function}
 
-sys.exit(main(sys.argv[1:]))
+sys.exit({function}(sys.argv[1:]))
 '''
+_PROGRAMS = {"pipeline": ("spark.submit", "main"), "export": ("cli", "submitted")}
+"""By command: where it begins when spark-submit runs it."""
 SYNCER = "syncer"
 POLL_S = 1
 """Between two looks at whether somebody asked to stop."""
@@ -208,8 +211,11 @@ def main(words: Sequence[str]) -> int:
 def write_package(directory: Path) -> list[Path]:
     """What spark-submit needs of this installation. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
-    program, archive = directory / "pipeline.py", directory / "binlogd.zip"
-    program.write_text(_MAIN)
+    archive, programs = directory / "binlogd.zip", []
+    for command, (module, function) in _PROGRAMS.items():
+        programs.append(directory / f"{command}.py")
+        text = _PROGRAM.format(command=command, module=module, function=function)
+        programs[-1].write_text(text)
     package = _ROOT / "binlogd"
     source = package / "spark" / "pyspark_binlogd"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -219,7 +225,7 @@ def write_package(directory: Path) -> list[Path]:
         registering = importlib.util.find_spec("pyspark_binlogd")
         origin = Path(registering.origin) if registering and registering.origin else None
         file.write(origin or source / "__init__.py", "pyspark_binlogd/__init__.py")
-    return [archive, program]
+    return [archive, *programs]
 
 
 def run(spark: Any, arguments: Arguments, into: Any) -> None:

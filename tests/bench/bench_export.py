@@ -28,7 +28,7 @@ import structlog
 
 from binlogd.snapshot.export import PARTITION_BYTES
 from binlogd.snapshot.log import reader, state
-from binlogd.snapshot.log.events import WantedTables, events
+from binlogd.snapshot.log.events import WantedTables, committed_prewrites, events
 from binlogd.snapshot.log.heads import LogHeads, heads
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.process.launcher import JobProcess, running
@@ -225,7 +225,7 @@ def alone(segments: tuple[PinnedSegment, ...], staging: Path, tables: int) -> No
     batches = [
         state.newest(batch)
         for part, of_part in zip(parts, reads, strict=True)
-        for batch in events(part, of_part, wanted)
+        for batch in events(committed_prewrites(part, of_part), wanted)
     ]
     winners = state.winners([pa.concat_batches(batches)], ())
     target = FileTarget(str(staging), TypeOptions(), 5_000_000)

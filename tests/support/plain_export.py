@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from binlogd.errors import Refused
 from binlogd.snapshot.log import reader, state
-from binlogd.snapshot.log.events import Reads, WantedTables, events
+from binlogd.snapshot.log.events import Reads, WantedTables, committed_prewrites, events
 from binlogd.snapshot.log.heads import LogHeads, heads, packed, unpacked
 from binlogd.snapshot.log.packets import PACKETS, Spread
 from binlogd.snapshot.log.packets import unpacked as changes_of
@@ -53,7 +53,7 @@ class _Wanted(NamedTuple):
         )
         of_parts = transactions.reads(self.log, self.commit_ts, self.since)
         for part, reads in zip(self.log.parts, of_parts, strict=True):
-            yield list(events(part, Reads.unpacked(reads.packed()), wanted))
+            yield list(events(committed_prewrites(part, Reads.unpacked(reads.packed())), wanted))
 
     def shuffled(self, to: Spread) -> Iterator[tuple[str, list[pa.RecordBatch]]]:
         """The packets of each partition, by table and piece; and the name of the part."""
@@ -168,7 +168,7 @@ class PlainExport:
         return log, commit_ts
 
     def _catalog(self, log: LogHeads, commit_ts: Tso, origin: Origin) -> Catalog:
-        ddl = transactions.ddl_binlogs(log, commit_ts)
+        ddl = transactions.ddl_binlogs(log.ddl, commit_ts)
         jobs = jobs_from_json(self.history)
         begins = Tso(int(log.start_ts.min()))
         return catalog(

@@ -111,39 +111,47 @@ class WantedTables:
         return CHANGES if self.has_before else EVENTS
 
 
-def events(part: Slice, reads: Reads, wanted: WantedTables) -> Iterator[pa.RecordBatch]:
-    """`EVENTS` of some prewrites of a slice, in any order.
+class CommittedPrewrite(NamedTuple):
+    """A prewrite of rows: the file that it is in, where, and when it was committed."""
 
-    Raises CorruptRecord, UnreadableRow.
-    """
-    one_by_one = _Events(wanted)
-    waiting: list[_Prewrite] = []
-    size = 0
-    places = reads.at.tolist()
-    for each in map(_Prewrite, places, payloads_at(part, places), reads.commit_ts.tolist()):
-        if wanted.has_before or len(each.payload) > LARGE_BYTES:
-            yield from one_by_one.take_from(part, each)
-            continue
-        waiting.append(each)
-        size += len(each.payload)
-        if size >= TOGETHER_BYTES:
-            yield from _together(part, waiting, wanted, one_by_one)
-            waiting.clear()
-            size = 0
-    if waiting:
-        yield from _together(part, waiting, wanted, one_by_one)
-    if one_by_one.keys:
-        yield one_by_one.take()
-
-
-class _Prewrite(NamedTuple):
+    path: str
     at: int
     payload: bytes
     commit_ts: int
 
 
+def committed_prewrites(part: Slice, reads: Reads) -> Iterator[CommittedPrewrite]:
+    """Some of a slice. Raises CorruptRecord."""
+    places = reads.at.tolist()
+    for at, payload, commit_ts in zip(
+        places, payloads_at(part, places), reads.commit_ts.tolist(), strict=True
+    ):
+        yield CommittedPrewrite(part.path, at, payload, commit_ts)
+
+
+def events(found: Iterable[CommittedPrewrite], wanted: WantedTables) -> Iterator[pa.RecordBatch]:
+    """`EVENTS` of some prewrites, in any order. Raises CorruptRecord, UnreadableRow."""
+    one_by_one = _Events(wanted)
+    waiting: list[CommittedPrewrite] = []
+    size = 0
+    for each in found:
+        if wanted.has_before or len(each.payload) > LARGE_BYTES:
+            yield from one_by_one.take_from(each)
+            continue
+        waiting.append(each)
+        size += len(each.payload)
+        if size >= TOGETHER_BYTES:
+            yield from _together(waiting, wanted, one_by_one)
+            waiting.clear()
+            size = 0
+    if waiting:
+        yield from _together(waiting, wanted, one_by_one)
+    if one_by_one.keys:
+        yield one_by_one.take()
+
+
 def _together(
-    part: Slice, prewrites: list[_Prewrite], wanted: WantedTables, one_by_one: _Events
+    prewrites: list[CommittedPrewrite], wanted: WantedTables, one_by_one: _Events
 ) -> Iterator[pa.RecordBatch]:
     """Tables whose handle is a number are read together; prewrites with others, and odd ones, are
     gone through one by one for those."""
@@ -162,7 +170,7 @@ def _together(
     for number in np.flatnonzero(is_left).tolist():
         is_whole = bool(found.is_odd[number])
         passed = frozenset() if is_whole else frozenset(done)
-        yield from one_by_one.take_from(part, prewrites[number], passed)
+        yield from one_by_one.take_from(prewrites[number], passed)
 
 
 def _tables(found: Told, commit_ts: Longs, wanted: WantedTables) -> Iterator[tuple[int, TableRows]]:
@@ -252,14 +260,14 @@ class _Events:
         self._before: list[bytes] = []
 
     def take_from(
-        self, part: Slice, prewrite: _Prewrite, passed_over: Set[int] = frozenset()
+        self, prewrite: CommittedPrewrite, passed_over: Set[int] = frozenset()
     ) -> Iterator[pa.RecordBatch]:
         """Takes the rows of a prewrite, but for those of some tables. Raises CorruptRecord too."""
         wanted = self._wanted
         try:
             version, tables = changes(prewrite.payload, wanted.has)
         except MalformedBinlog as error:
-            raise CorruptRecord(part.path, prewrite.at, f"no row changes: {error}") from error
+            raise CorruptRecord(prewrite.path, prewrite.at, f"no row changes: {error}") from error
         for change in tables:
             run = Run(change, prewrite.commit_ts, version)
             if change.table_id in passed_over:

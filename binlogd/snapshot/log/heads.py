@@ -21,7 +21,7 @@ from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import RowSpans
 from binlogd.snapshot.log.reader import Slice, payloads
 from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, offsets, uvarints
-from binlogd.wire.peek import NO_DDL, body, peek
+from binlogd.wire.peek import NO_DDL, Head, body, peek
 
 PREWRITE, COMMIT, ROLLBACK, DDL_COMMIT, OTHER = range(5)
 """Kinds of heads."""
@@ -69,21 +69,13 @@ def heads(part: Slice) -> Heads:
         place, payload = records[number]
         try:
             head = peek(payload)
-            told = body(payload) if head.ddl_job_id and head.tp == BinlogType.COMMIT else None
+            told = _ddl_commit(head, payload)
         except MalformedBinlog as error:
             raise CorruptRecord(part.path, place, f"no binlog: {error}") from error
         kind = head.tp if head.tp in (PREWRITE, COMMIT, ROLLBACK) else OTHER
         if told is not None:
             kind = DDL_COMMIT
-            ddl.append(
-                DdlCommit(
-                    head.commit_ts,
-                    head.start_ts,
-                    head.ddl_job_id,
-                    told.ddl_schema_state,
-                    told.ddl_query,
-                )
-            )
+            ddl.append(told)
         found.kind[number] = kind
         found.start_ts[number], found.commit_ts[number] = head.start_ts, head.commit_ts
     counts = (found.start_ts != 0) | (found.commit_ts != 0)  # others were left by old versions
@@ -94,6 +86,21 @@ def heads(part: Slice) -> Heads:
         found.commit_ts[counts],
         tuple(ddl),
     )
+
+
+def ddl_commits(payloads_of: Sequence[bytes]) -> list[DdlCommit]:
+    """The Commits of DDL among some payloads. Raises MalformedBinlog."""
+    is_plain = canonical(RowSpans.joined(list(payloads_of))).is_plain
+    odd = (payloads_of[number] for number in np.flatnonzero(~is_plain).tolist())
+    found = (_ddl_commit(peek(payload), payload) for payload in odd)
+    return [each for each in found if each is not None]
+
+
+def _ddl_commit(head: Head, payload: bytes) -> DdlCommit | None:
+    if not head.ddl_job_id or head.tp != BinlogType.COMMIT:
+        return None
+    told, job_id = body(payload), head.ddl_job_id
+    return DdlCommit(head.commit_ts, head.start_ts, job_id, told.ddl_schema_state, told.ddl_query)
 
 
 def packed(number: int, told: Heads) -> pa.RecordBatch:

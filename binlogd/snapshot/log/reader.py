@@ -12,6 +12,7 @@ import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from binlogd.errors import CorruptRecord
 from binlogd.log.drive import Reading, of_bytes
@@ -31,6 +32,23 @@ class Slice:
     end: int
     seen: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its records."""
+        return self.end - self.start
+
+
+class LogPart(Protocol):
+    """A part of the log, in whatever way it is told."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the log."""
+        ...
+
+
+P = TypeVar("P", bound=LogPart)
+
 
 def slices(segments: Sequence[PinnedSegment], slice_bytes: int) -> list[Slice]:
     """The files cut into slices of about this size. Raises CorruptRecord."""
@@ -44,12 +62,12 @@ def slices(segments: Sequence[PinnedSegment], slice_bytes: int) -> list[Slice]:
     return found
 
 
-def tasks(parts: Sequence[Slice], slice_bytes: int) -> list[tuple[Slice, ...]]:
-    """Slices put together so that small files do not make small tasks."""
-    found: list[list[Slice]] = []
+def tasks(parts: Iterable[P], slice_bytes: int) -> list[tuple[P, ...]]:
+    """Parts put together so that small files do not make small tasks."""
+    found: list[list[P]] = []
     room = 0
     for part in parts:
-        size = part.end - part.start
+        size = part.size_bytes
         if size > room:
             found.append([])
             room = slice_bytes

@@ -12,13 +12,15 @@ from pyspark.sql import DataFrame, SparkSession
 from binlogd.errors import Refused
 from binlogd.snapshot.formats.columns import spark_type
 from binlogd.snapshot.log import state
-from binlogd.snapshot.log.events import Reads, WantedTables, events
+from binlogd.snapshot.log.events import Reads, WantedTables, committed_prewrites, events
 from binlogd.snapshot.log.heads import PACKED, LogHeads, heads, packed, unpacked
 from binlogd.snapshot.log.kept_heads import keep_heads, kept_heads
 from binlogd.snapshot.log.packets import PACKETS, Spread
 from binlogd.snapshot.log.reader import Slice
 
 Task = tuple[Slice, ...]
+RowsOfTask = Callable[[int], Iterator[pa.RecordBatch]]
+"""The row changes that the task of a number reads, in batches."""
 Take = Callable[[Iterator[pa.RecordBatch], int], Iterator[pa.RecordBatch]]
 
 
@@ -47,7 +49,7 @@ def _read_heads(spark: SparkSession, tasks: Sequence[Task]) -> pa.Table:
         for place, part in enumerate(tasks[number], begins[number]):
             yield packed(place, heads(part))
 
-    rows = _per_task(spark, len(tasks), read, PACKED).collect()
+    rows = per_task(spark, len(tasks), read, PACKED).collect()
     found = [(row["number"], bytes(row["heads"]), bytes(row["ddl"])) for row in rows]
     arrays = [
         pa.array([row[place] for row in found], field.type) for place, field in enumerate(PACKED)
@@ -57,13 +59,11 @@ def _read_heads(spark: SparkSession, tasks: Sequence[Task]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class RowScan:
-    """The row changes of the wanted tables in what is read of each slice."""
+    """The row changes of the wanted tables, as so many tasks read them."""
 
     spark: SparkSession
-    tasks: Sequence[Task]
-    reads: Sequence[bytes]
-    """`events.Reads` of each slice, packed: every task is handed all of them."""
-    wanted: WantedTables
+    tasks: int
+    changes: RowsOfTask
 
     def spread(self, to: Spread) -> DataFrame:
         """As `PACKETS`, each partition by table and piece.
@@ -71,33 +71,34 @@ class RowScan:
         A task gives no more of a key than what its last change tells, and its first one where what
         was before counts.
         """
-        changes = self._of_task()
+        changes = self.changes
 
         def read(number: int) -> Iterator[pa.RecordBatch]:
             for batch in changes(number):
                 yield to.packets(state.folded(batch))
 
-        packets = _per_task(self.spark, len(self.tasks), read, PACKETS)
+        packets = per_task(self.spark, self.tasks, read, PACKETS)
         return packets.repartitionById(to.partitions, "partition").sortWithinPartitions(
             "table_id", "piece"
         )
 
     def each(self, take: Take, schema: pa.Schema) -> DataFrame:
         """What `take` makes of those of a task, which it gets with the number of the task."""
-        changes = self._of_task()
-        return _per_task(
-            self.spark, len(self.tasks), lambda number: take(changes(number), number), schema
+        changes = self.changes
+        return per_task(
+            self.spark, self.tasks, lambda number: take(changes(number), number), schema
         )
 
-    def _of_task(self) -> Callable[[int], Iterator[pa.RecordBatch]]:
-        tasks, reads, wanted = self.tasks, self.reads, self.wanted
-        begins = _begins(tasks)
 
-        def changes(number: int) -> Iterator[pa.RecordBatch]:
-            for place, part in enumerate(tasks[number], begins[number]):
-                yield from events(part, Reads.unpacked(reads[place]), wanted)
+def of_slices(tasks: Sequence[Task], reads: Sequence[bytes], wanted: WantedTables) -> RowsOfTask:
+    """Out of what is read of each slice: `events.Reads`, packed. Every task gets all of them."""
+    begins = _begins(tasks)
 
-        return changes
+    def changes(number: int) -> Iterator[pa.RecordBatch]:
+        for place, part in enumerate(tasks[number], begins[number]):
+            yield from events(committed_prewrites(part, Reads.unpacked(reads[place])), wanted)
+
+    return changes
 
 
 def _begins(tasks: Sequence[Task]) -> list[int]:
@@ -108,12 +109,9 @@ def _begins(tasks: Sequence[Task]) -> list[int]:
     return begins
 
 
-def _per_task(
-    spark: SparkSession,
-    count: int,
-    read: Callable[[int], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-) -> DataFrame:
+def per_task(spark: SparkSession, count: int, read: RowsOfTask, schema: pa.Schema) -> DataFrame:
+    """What so many tasks read, each told by its number."""
+
     def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():

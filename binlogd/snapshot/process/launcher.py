@@ -196,24 +196,10 @@ class JobProcess:
         return msgspec.json.decode(line, type=Event) if line else None
 
     def _take(self, event: Event, notice: Notice) -> None:
-        """Raises what a Failed says."""
-        match event:
-            case Started():
-                self._take_start(event)
-            case Planned():
-                log.info(
-                    "export_planned",
-                    commit_ts=event.commit_ts,
-                    resolved_ts=event.resolved_ts,
-                    tables=event.tables,
-                    slices=event.slices,
-                )
-            case Advanced(stage="transactions" | "rows" as stage):
-                notice(Progress(stage, event.done, event.total))
-            case Wrote():
-                notice(Progress("rows", event.rows, 0, event.table))
-            case Failed():
-                raise _FAMILIES.get(event.kind, ExportFailed)(event.text)
+        if isinstance(event, Started):
+            self._take_start(event)
+        else:
+            take(event, notice)
 
     def _take_start(self, event: Started) -> None:
         self._is_started = True
@@ -230,6 +216,25 @@ class JobProcess:
         tail = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"the export job {how}; nothing was published. Its last words:\n" + "\n".join(tail)
+
+
+def take(event: Event, notice: Notice) -> None:
+    """Tells of what a job says. Raises what a Failed says."""
+    match event:
+        case Planned():
+            log.info(
+                "export_planned",
+                commit_ts=event.commit_ts,
+                resolved_ts=event.resolved_ts,
+                tables=event.tables,
+                slices=event.slices,
+            )
+        case Advanced(stage="transactions" | "rows" as stage):
+            notice(Progress(stage, event.done, event.total))
+        case Wrote():
+            notice(Progress("rows", event.rows, 0, event.table))
+        case Failed():
+            raise _FAMILIES.get(event.kind, ExportFailed)(event.text)
 
 
 _FAMILIES: dict[str, type[BinlogdError]] = {

@@ -82,8 +82,12 @@ def publish(staged: Path, out: Path, manifest: Manifest, *, is_again: bool = Fal
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Puts the manifest beside the files, synced with its name."""
-    document = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    write_whole(directory / MANIFEST_NAME, document + b"\n")
+    write_whole(directory / MANIFEST_NAME, manifest_document(manifest))
+
+
+def manifest_document(manifest: Manifest) -> bytes:
+    """The content of its file."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
 def point_to_latest(out: Path) -> None:

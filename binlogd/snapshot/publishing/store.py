@@ -123,10 +123,14 @@ class Store:
                     group.create_task(put(each), name=f"upload-{each}")
         except* StoreFailed as failed:
             raise failed.exceptions[0] from None
-        path = f"{name}/{MANIFEST_NAME}"
-        await self._patiently(path, lambda: self._put(snapshot / MANIFEST_NAME, path))
-        await self.point_to_latest()
+        await self.publish(name, (snapshot / MANIFEST_NAME).read_bytes())
         return name
+
+    async def publish(self, name: str, manifest: bytes) -> None:
+        """Makes a snapshot of a prefix whose files are there."""
+        path = f"{name}/{MANIFEST_NAME}"
+        await self._patiently(path, lambda: self._write(path, manifest))
+        await self.point_to_latest()
 
     async def _sizes(self, name: str) -> dict[str, int]:
         infos = await self._patiently(name, self._infos)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
 from binlogd.errors import Corrupt, CorruptRecord, MalformedBinlog, Refused
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.log.events import Reads
-from binlogd.snapshot.log.heads import COMMIT, DDL_COMMIT, PREWRITE, ROLLBACK, LogHeads
+from binlogd.snapshot.log.heads import (
+    COMMIT,
+    DDL_COMMIT,
+    PREWRITE,
+    ROLLBACK,
+    DdlCommit,
+    LogHeads,
+)
 from binlogd.snapshot.log.reader import payloads_at
 from binlogd.snapshot.log.vectors import Longs, Mask
 from binlogd.snapshot.spec import ExportSpec
@@ -34,6 +42,14 @@ def moment(log: LogHeads, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
     resolved = min(cap, int(floors.min())) if floors.size else cap
     resolved = Tso(max(resolved, min(spec.known_resolved_ts, cap)))
     resolved = max(resolved, Tso(min(spec.base_ts, cap)))
+    commit_ts = chosen(spec, resolved)
+    begins = Tso(int(log.start_ts[log.start_ts != 0].min()))
+    check_begin(spec, begins, commit_ts)
+    return begins, commit_ts, resolved
+
+
+def chosen(spec: ExportSpec, resolved: Tso) -> Tso:
+    """The commit_ts of the snapshot, of a log that is complete up to `resolved`. Raises Refused."""
     if resolved == 0:
         raise Refused("the log holds no committed transaction: there is nothing to export")
     if spec.as_of > max(resolved, spec.known_resolved_ts):
@@ -46,13 +62,16 @@ def moment(log: LogHeads, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
         raise Refused(
             f"{commit_ts} lies before the base, {spec.base_ts}; name an older base by --base"
         )
-    begins = Tso(int(log.start_ts[log.start_ts != 0].min()))
+    return commit_ts
+
+
+def check_begin(spec: ExportSpec, begins: Tso, commit_ts: Tso) -> None:
+    """Raises Refused for a moment before the first transaction of the log, and no base."""
     if commit_ts < begins and not spec.base:
         raise Refused(
             f"{commit_ts} ({wall_clock(commit_ts)}) lies before {begins} ({wall_clock(begins)}),"
             " where the log begins: there is nothing to export; name a later moment, or a base"
         )
-    return begins, commit_ts, resolved
 
 
 def _floors(log: LogHeads) -> Longs:
@@ -94,8 +113,8 @@ def check_pairs(log: LogHeads, commit_ts: Tso, since_ts: Tso) -> None:
         )
 
 
-def ddl_binlogs(log: LogHeads, commit_ts: Tso) -> list[DdlBinlog]:
-    """The DDL that is committed at the moment, oldest first."""
+def ddl_binlogs(ddl: Iterable[DdlCommit], commit_ts: Tso) -> list[DdlBinlog]:
+    """The DDL of a log that is committed at the moment, oldest first."""
     found = {
         (each.commit_ts, each.start_ts): DdlBinlog(
             Tso(each.commit_ts),
@@ -103,7 +122,7 @@ def ddl_binlogs(log: LogHeads, commit_ts: Tso) -> list[DdlBinlog]:
             each.schema_state,
             each.query.decode(errors="replace"),
         )
-        for each in log.ddl
+        for each in ddl
         if each.commit_ts <= commit_ts
     }
     return [found[key] for key in sorted(found)]

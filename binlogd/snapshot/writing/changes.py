@@ -20,6 +20,7 @@ from binlogd.snapshot.spec import ChangesEntry, ChangesOptions, DdlEntry
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, name_in
 from binlogd.snapshot.writing.change_writer import write_changes
 from binlogd.snapshot.writing.files import RESULTS, FileTarget, Written
+from binlogd.snapshot.writing.write import attempt_name
 
 
 def net(
@@ -33,7 +34,7 @@ def net(
 
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        part = f"{context.partitionId():05d}.{context.attemptNumber()}" if context else "0"
+        part = attempt_name(context.partitionId()) if context else "0"
         wanted = map(state.net, unpacked(batches, partial(name_in, tables)))
         yield from write_changes(wanted, tables, tracker, target, part, options)
 
@@ -48,8 +49,7 @@ def every(
     tables, tracker = dict(known.tables), known.tracker
 
     def write_part(changes: Iterator[pa.RecordBatch], number: int) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        part = f"{number:05d}.{context.attemptNumber() if context else 0}"
+        part = attempt_name(number)
         yield from write_changes(state.all_of(changes), tables, tracker, target, part, options)
 
     written = rows.each(write_part, RESULTS).collect()

@@ -10,8 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,10 +46,15 @@ RESULTS = pa.schema(
 """One written file each, or (with `problem`) why a table cannot be told."""
 
 
+Send = Callable[[Path, str], None]
+"""Takes a file, and its name in the snapshot."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileTarget:
     """Where and how files are written; `keys` is where the keys that changed are put down, `state`
-    where marks of what is finished are, "" without any."""
+    where marks of what is finished are, "" without any. With `send`, each file is given away by it
+    when it is whole, under its name in the snapshot."""
 
     staging: str
     types: TypeOptions
@@ -54,6 +62,25 @@ class FileTarget:
     keys: str = ""
     kind: FileKind = PLAIN_PARQUET
     state: str = ""
+    send: Send | None = None
+
+    @contextmanager
+    def of_task(self) -> Iterator[FileTarget]:
+        """The same for one task; what it sends is made in a directory of its own, below that of
+        Spark, which removes what a killed executor leaves."""
+        if self.send is None:
+            yield self
+            return
+        local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+        with tempfile.TemporaryDirectory(dir=local if Path(local).is_dir() else None) as made:
+            yield replace(self, staging=made)
+
+    def sent(self, name: str) -> None:
+        """A file of the staging directory is whole."""
+        if self.send is not None:
+            path = Path(self.staging, name)
+            self.send(path, name)
+            path.unlink()
 
     def finished(self, table_id: int, part: str) -> list[Written] | None:
         """What an earlier run of this export wrote for a part, if it came to its end."""
@@ -228,7 +255,9 @@ class TableFiles:
             self._keys_file.close()
             self._keys_file = None
             keys_size, keys_sha256 = synced(self._keys_path())
+            self.target.sent(keys_name(f"{self.directory}/{self._path.name}"))
         size_bytes, sha256 = synced(self._path)
+        self.target.sent(f"{self.directory}/{self._path.name}")
         losses = {name: +lost for name, lost in self.losses.items() if +lost}
         self.losses.clear()
         self._done.append(

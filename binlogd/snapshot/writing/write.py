@@ -50,12 +50,21 @@ def write(packets: DataFrame, known: Catalog, target: FileTarget) -> list[Writte
 
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        part = f"{context.partitionId():05d}.{context.attemptNumber()}" if context else "0"
+        part = attempt_name(context.partitionId()) if context else "0"
         winners = state.winners(unpacked(batches, partial(name_in, tables)), carried_on)
-        yield from writer.write(winners, tables, tracker, target, part)
+        with target.of_task() as here:
+            yield from writer.write(winners, tables, tracker, here, part)
 
     rows = packets.mapInArrow(write_part, ddl_of(RESULTS)).collect()
     return [Written(**row.asDict()) for row in rows]
+
+
+def attempt_name(number: int) -> str:
+    """The part that a task writes, `marks.part_of`, and which attempt of it this is. No other one
+    of the application has the same: that of a stage that is done again counts from 0 anew, and may
+    write while an executor that was taken for lost does."""
+    context = TaskContext.get()
+    return f"{number:05d}.{context.taskAttemptId() if context else 0}"
 
 
 def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Written]:
@@ -65,12 +74,10 @@ def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Writt
         return []
 
     def take_over(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        attempt = context.attemptNumber() if context else 0
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 task = todo[number]
-                part = f"base-{number:05d}.{attempt}"
+                part = f"base-{attempt_name(number)}"
                 done = carried.take_over(task, tables[task.table_id], target, part)
                 yield results(done)
 
@@ -84,7 +91,9 @@ def keep_schema(known: Catalog, target: FileTarget) -> FileEntry:
     """Puts the schema at the moment beside the tables, for who builds on this snapshot."""
     path = Path(target.staging, SCHEMA_FILE)
     path.write_bytes(known.tracker)
-    return FileEntry(SCHEMA_FILE, 0, *synced(path))
+    entry = FileEntry(SCHEMA_FILE, 0, *synced(path))
+    target.sent(SCHEMA_FILE)
+    return entry
 
 
 def create_databases(known: Catalog) -> dict[str, str]:
@@ -117,7 +126,7 @@ def entries(
             continue
         names = {Path(each.name).name for each in files}
         names |= {Path(each.keys.name).name for each in files if each.keys}
-        if files:
+        if files and target.send is None:
             _keep_only(directory, names)
         tables.append(_entry(plan, files, target))
     sync_directory(Path(target.staging))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
+from binlogd.archive.task import Task
+from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError, Refused
+from binlogd.snapshot.check import check
+from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.spark.cluster_export import export_in
+from binlogd.spark.export_places import DirectoryPlace
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import NO_TS, Tso
 from tests.support.archives import write_archive
+from tests.support.logged import Logged
 from tests.support.model_check import check_against_model
-from tests.support.spark import WarmSpark
+from tests.support.spark import TYPES, WarmSpark
 from tests.workload.generator import Options, Workload
 
 
@@ -29,6 +39,29 @@ async def test_an_archive_gives_the_snapshots_that_the_log_gives(
         snapshot = spark.export(tmp_path / "log", workload.history(), as_of)
         wanted = as_of or Tso(read_manifest(snapshot).commit_ts)
         check_against_model(snapshot, workload, wanted)
+
+
+def test_executors_make_of_an_archive_the_snapshot_of_one_machine(
+    spark: WarmSpark, tmp_path: Path
+) -> None:
+    """Here they are one process; two, one of them killed, are in e2e/test_cluster_export.py."""
+    logged = Logged.write(tmp_path, Options(seed=61, transactions=250, ddl_every=30))
+    data_dir, history = str(logged.data_dir), str(logged.history)
+    url, out = str(tmp_path / "archive"), tmp_path / "out"
+    archive(Task(data_dir=data_dir, url=url, history=history, with_open=True))
+    options = ExportOptions(data_dir=tmp_path, out=out, schema_history=b"", types=TYPES)
+
+    def made() -> ExportResult:
+        here = nullcontext(spark.spark)
+        return export_in(here, options, url, DirectoryPlace(out), lambda _: None)
+
+    result = made()
+    assert result.commit_ts == logged.workload.model.last_commit_ts
+    check_against_model(result.path, logged.workload, result.commit_ts)
+    manifest = read_manifest(out / "LATEST")
+    assert [each.reason for each in check(result.path, manifest) if each.reason] == []
+    assert made() == replace(result, is_new=False, base=ANY)
+    assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
 
 
 async def test_a_history_of_another_cluster_is_refused(tmp_path: Path) -> None:

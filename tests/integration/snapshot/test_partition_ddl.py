@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlogd.snapshot.log import reader, state
-from binlogd.snapshot.log.events import WantedTables, events
+from binlogd.snapshot.log.events import WantedTables, committed_prewrites, events
 from binlogd.snapshot.log.heads import LogHeads, heads
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.process.jobdir import pinned
@@ -63,7 +63,7 @@ def folded(data_dir: Path, work: Path, known: Catalog, as_of: int) -> dict[str, 
         changes = [
             batch
             for part, read in zip(parts, reads, strict=True)
-            for batch in events(part, read, wanted)
+            for batch in events(committed_prewrites(part, read), wanted)
         ]
     rows = state.newest(pa.concat_batches(changes)).to_pylist() if changes else []
     found: dict[str, set[Shown]] = {plan.info.name: set() for plan in known.tables.values()}
@@ -161,7 +161,7 @@ def test_a_row_that_may_have_gone_with_its_partition_is_named(tmp_path: Path) ->
         parts = reader.slices(log_files.segments, 1 << 20)
         log = LogHeads(parts, [heads(part) for part in parts])
         as_of = Tso(int(log.commit_ts.max()))
-        ddl = transactions.ddl_binlogs(log, as_of)
+        ddl = transactions.ddl_binlogs(log.ddl, as_of)
         begins = Tso(int(log.start_ts.min()))
         known = catalog(jobs, ddl, log_begins=begins, ignore_schemas=("mysql",))
         reads = transactions.reads(log, as_of, NO_TS)

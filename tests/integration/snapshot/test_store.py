@@ -102,16 +102,16 @@ async def test_an_upload_that_was_killed_is_invisible_and_goes_on(
     store = Store(uri, threads)
     earlier = await store.upload(*snapshot(tmp_path, 100, ROWS), lambda *_: None)
     path, described = snapshot(tmp_path, 200, ROWS)
-    put, broken = Store._put, 0
+    write, broken = Store._write, 0
 
-    def fail_at_the_manifest(self: Store, file: Path, name: str) -> None:
+    def fail_at_the_manifest(self: Store, name: str, content: bytes) -> None:
         nonlocal broken
         if name.endswith("manifest.json"):
             broken += 1
             raise OSError("connection reset by peer")
-        put(self, file, name)
+        write(self, name, content)
 
-    monkeypatch.setattr(Store, "_put", fail_at_the_manifest)
+    monkeypatch.setattr(Store, "_write", fail_at_the_manifest)
     monkeypatch.setattr(store_module, "FIRST_PAUSE_S", 0.001)
     with pytest.raises(StoreFailed, match="after 5 attempts nothing new is visible"):
         await store.upload(path, described, lambda *_: None)
@@ -119,14 +119,17 @@ async def test_an_upload_that_was_killed_is_invisible_and_goes_on(
     assert objects(uri)["LATEST"] == earlier.encode() + b"\n"
     assert [each.name for each in await store.listing() if each.has_manifest] == [earlier]
     put_again: list[str] = []
+    put = Store._put
 
     def count(self: Store, file: Path, name: str) -> None:
         put_again.append(file.name)
         put(self, file, name)
 
+    monkeypatch.setattr(Store, "_write", write)
     monkeypatch.setattr(Store, "_put", count)
     name = await store.upload(path, described, lambda *_: None)
-    assert put_again == ["manifest.json"]
+    assert put_again == []
+    assert objects(uri)[f"{name}/manifest.json"] == (path / "manifest.json").read_bytes()
     assert objects(uri)["LATEST"] == name.encode() + b"\n"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from binlogd.errors import Corrupt
 from binlogd.snapshot.log import reader
-from binlogd.snapshot.log.events import WantedTables, events
+from binlogd.snapshot.log.events import WantedTables, committed_prewrites, events
 from binlogd.snapshot.log.heads import LogHeads, heads
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.process.jobdir import pinned
@@ -73,7 +73,7 @@ def log_of(segments: Sequence[PinnedSegment]) -> LogHeads:
 def changes(log: LogHeads, upto: int, since: int = NO_TS) -> Changes:
     def found() -> Iterator[tuple[int, int]]:
         for part, read in zip(log.parts, reads(log, Tso(upto), Tso(since)), strict=True):
-            for batch in events(part, read, WANTED):
+            for batch in events(committed_prewrites(part, read), WANTED):
                 for row in batch.select(["key", "commit_ts"]).to_pylist():
                     yield int.from_bytes(row["key"], "big"), row["commit_ts"]
 

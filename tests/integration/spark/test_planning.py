@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.archive import catalog as catalog_module
+from binlogd.archive import places
 from binlogd.archive.catalog import (
     PAGED_FORMAT,
     ArchiveCatalog,
@@ -157,14 +158,14 @@ def test_of_an_index_some_thousand_places_are_objects_at_a_time(
 ) -> None:
     store = make(tmp_path, Shape(segments=2, transactions=40_000, shards=2))
     held: list[int] = []
-    rows = ArchivedIndex._batches
+    rows = places.commits_of
 
     def wrapped(*args: object) -> Iterator[pa.RecordBatch]:
         for batch in rows(*args):  # type: ignore[arg-type]  # as it was called
             held.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(ArchivedIndex, "_batches", wrapped)
+    monkeypatch.setattr(places, "commits_of", wrapped)
     index = ArchivedIndex(store, read_catalog(store))
     assert sum(1 for _ in index.found(NO_TS, index.resolved_ts())) == 80_000
     assert max(held) == 8192
