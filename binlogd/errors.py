@@ -8,7 +8,7 @@
     │   ├── NotOnline           prewrites are not taken in this state
     │   ├── RecordTooLarge      above the configured record limit
     │   ├── FromTheFuture       a timestamp far above every clock and every commit so far
-    │   ├── Behind              asks for binlogs that garbage collection has deleted
+    │   ├── Behind              asks for binlogs that garbage collection or retention has deleted
     │   ├── EtcdRefused         a registry does not take this request
     │   └── Overtaken           asks for changes that a registry has forgotten
     ├── Unavailable             wait and try again, with a limit
@@ -164,11 +164,11 @@ class Behind(Refused):
     on without them. Source: tidb-binlog pump/server.go, PullBinlogs.
     """
 
-    def __init__(self, asked_ts: int, gc_ts: int) -> None:
+    def __init__(self, asked_ts: int, gc_ts: int, by: str = "deleted (pump.gc)") -> None:
         self.asked_ts, self.gc_ts = asked_ts, gc_ts
         super().__init__(
-            f"request of a purged binlog TS: binlogs up to commit_ts {gc_ts} have been deleted"
-            f" (pump.gc), but those after {asked_ts} were asked for",
+            f"request of a purged binlog TS: binlogs up to commit_ts {gc_ts} have been {by}, but"
+            f" those after {asked_ts} were asked for",
             todo="start from a newer full copy of the data",
         )
 

@@ -202,7 +202,8 @@ class UpstreamStatus(Struct, frozen=True, kw_only=True):
 
 
 class ArchiveStatus(Struct, frozen=True, kw_only=True):
-    """`waiting` segments are sealed and not archived; `failed` is why, "" while all goes well."""
+    """`waiting` segments are sealed and not archived; `failed` is why, "" while all goes well. It
+    can be read behind `gone_ts`; retention deleted `removed` files."""
 
     url: str
     segments: int
@@ -210,6 +211,8 @@ class ArchiveStatus(Struct, frozen=True, kw_only=True):
     waiting: int
     failures: int
     resolved_ts: Ts
+    gone_ts: Ts
+    removed: int
     failed: str
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from binlogd.archive.task import Archived, Mark, Task
+from binlogd.archive.task import Archived, Keep, Mark, Task
 from binlogd.errors import BinlogdError
 from binlogd.host.child import answer_of
 from binlogd.log.index_file import Segment
@@ -29,6 +29,8 @@ from binlogd.tso import MAX_TS, NO_TS, Tso
 
 SEGMENTS_AT_ONCE = 16
 ROUND_S = 3600.0
+KEEP_EVERY_S = 3600.0
+"""To look for what is too old takes a listing of the archive."""
 ANSWER_BYTES_MAX = 1 << 20
 BACKOFF_S_MAX = 300.0
 MARKS_KEPT_MAX = 512
@@ -42,11 +44,12 @@ Logs = Callable[[], Sequence[tuple[ValuePointer, Sequence[Segment]]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiverOptions:
-    """Where to, and how often to look for segments that were sealed."""
+    """Where to, how often to look for segments that were sealed, and how long they are kept."""
 
     data_dir: str
     url: str
     interval_s: float
+    keep: Keep | None = None
 
 
 class Archiver:
@@ -67,7 +70,9 @@ class Archiver:
         self._newest: dict[int, int] | None = None
         self._marks: dict[int, list[Mark]] = {}
         self._segments = self._size_bytes = self._failures = 0
-        self._resolved_ts, self._failed = NO_TS, ""
+        self._resolved_ts = self._gone_ts = NO_TS
+        self._failed, self._not_removed, self._removed = "", "", 0
+        self._kept_at_s = -KEEP_EVERY_S
         hold(NO_TS)
 
     async def run(self) -> None:
@@ -76,7 +81,7 @@ class Archiver:
         while True:  # until cancelled, when the node stops
             self._note_marks()
             try:
-                if self._newest is None or self._waiting():
+                if self._newest is None or self._waiting() or self._keep_due():
                     await self._round()
             except Exception as error:  # noqa: BLE001 - the log stays, whatever it is
                 self._failures += 1
@@ -86,7 +91,7 @@ class Archiver:
                 url = self._options.url
                 log.warning("archive_failed", url=url, cause=self._failed, wait_s=wait_s)
             else:
-                self._failed, wait_s = "", self._options.interval_s
+                self._failed, wait_s = self._not_removed, self._options.interval_s
             self._hold(self._held())
             if self._failed or not self._waiting():
                 await asyncio.sleep(wait_s)
@@ -100,6 +105,8 @@ class Archiver:
             waiting=self._waiting(),
             failures=self._failures,
             resolved_ts=self._resolved_ts,
+            gone_ts=self._gone_ts,
+            removed=self._removed,
             failed=self._failed,
         )
 
@@ -110,6 +117,7 @@ class Archiver:
             cluster_id=await self._refresh(),
             segments_max=SEGMENTS_AT_ONCE,
             marks=self._marks,
+            keep=self._options.keep if self._keep_due() else None,
         )
         answer = await answer_of(
             _JOB,
@@ -121,7 +129,9 @@ class Archiver:
         self._newest = archived.newest
         self._segments += archived.segments
         self._size_bytes += archived.size_bytes
-        self._resolved_ts = Tso(archived.resolved_ts)
+        self._resolved_ts, self._gone_ts = Tso(archived.resolved_ts), Tso(archived.gone_ts)
+        if task.keep is not None:
+            self._note_kept(archived)
         for shard, marks in self._marks.items():
             done = archived.newest.get(shard, -1)
             self._marks[shard] = [mark for mark in marks if mark.newest > done]
@@ -135,6 +145,20 @@ class Archiver:
                 resolved_ts=archived.resolved_ts,
                 left=archived.left,
             )
+
+    def _keep_due(self) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        return self._options.keep is not None and now_s - self._kept_at_s >= KEEP_EVERY_S
+
+    def _note_kept(self, archived: Archived) -> None:
+        self._kept_at_s = asyncio.get_running_loop().time()
+        self._not_removed, removed = archived.not_removed, archived.removed
+        if removed is None:
+            log.warning("archive_not_cut", url=self._options.url, cause=self._not_removed)
+            return
+        self._removed += removed.files
+        if removed.files or removed.leaving or removed.held:
+            log.info("archive_kept", url=self._options.url, **msgspec.structs.asdict(removed))
 
     def _note_marks(self) -> None:
         """One for each segment is enough: the last one that stood before it was sealed."""

@@ -17,26 +17,39 @@ def fetched(url: str, into: Path) -> Path:
 
     Raises ConfigError where none is there, ArchiveUnavailable.
     """
+    store, manifest = snapshot_at(url)
+    for name in [MANIFEST_NAME, *names_of(manifest)]:
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        store.fetch(name, target)
+    return into
+
+
+def snapshot_at(url: str) -> tuple[ArchiveStore, Manifest]:
+    """A snapshot and its place; the latest one where `url` holds several. Raises ConfigError where
+    none is there, ArchiveUnavailable."""
     try:
         store = ArchiveStore.open(url, what="base")
-        if MANIFEST_NAME not in store.names():
+        if LATEST in store.directories():  # the link that an export makes
+            store = ArchiveStore.open(below(url, LATEST), what="base")
+        elif MANIFEST_NAME not in store.names():
             name = store.read(LATEST).decode().strip()
             store = ArchiveStore.open(below(url, name), what="base")
-        manifest = msgspec.json.decode(store.read(MANIFEST_NAME), type=Manifest)
+        return store, msgspec.json.decode(store.read(MANIFEST_NAME), type=Manifest)
     except (FileNotFoundError, msgspec.DecodeError) as error:
         raise ConfigError(
             f"--base {without_secrets(url)}: no snapshot of `binlogd export` is there: {error};"
             " name the place of the snapshots or one of them (a dump, fetch yourself)"
         ) from error
-    names = [MANIFEST_NAME, *([manifest.schema.name] if manifest.schema else [])]
+
+
+def names_of(manifest: Manifest) -> list[str]:
+    """The files of a snapshot that a base is read from."""
+    names = [manifest.schema.name] if manifest.schema else []
     for table in manifest.tables:
         for file in table.files:
             names += [file.name, *([file.keys.name] if file.keys else [])]
-    for name in names:
-        target = into / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        store.fetch(name, target)
-    return into
+    return names
 
 
 def below(url: str, name: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from binlogd.archive.archiver import Archiver, ArchiverOptions, Logs
+from binlogd.archive.task import FILES_MAX, Keep
 from binlogd.extras import require
+from binlogd.settings.quantities import kept_s
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 from binlogd.upstream.upstream import Upstream
@@ -29,9 +31,12 @@ def archiving(
         await upstream.history.known_jobs()
         return upstream.cluster.cluster_id
 
+    of = setup.config.archive
+    keep = Keep(keep_s=kept_s("archive.keep", of.keep), base=of.base, files_max=FILES_MAX)
     options = ArchiverOptions(
         data_dir=str(setup.data_dir),
-        url=setup.config.archive.url,
-        interval_s=setup.config.archive.interval,
+        url=of.url,
+        interval_s=of.interval,
+        keep=keep if keep.keep_s else None,
     )
     return Archiver(options, logs, hold=hold, refresh=refresh)

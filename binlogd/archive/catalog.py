@@ -17,6 +17,7 @@ from functools import lru_cache
 
 import msgspec
 
+from binlogd.archive.bound import Bound, read_bound, removed
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import ConfigError, Corrupt
@@ -55,7 +56,11 @@ class ArchiveCatalog(msgspec.Struct, frozen=True, kw_only=True):
     resolved_ts: int
     segments: tuple[SegmentIndex, ...]
     gone_ts: int = 0
-    """Up to here binlogs may have been deleted before they were archived."""
+    """Up to here binlogs may have been deleted, before they were archived or by retention."""
+    leaving_ts: int = 0
+    """Up to here they will be: no read begins before it any more."""
+    kept_from: dict[int, int] = {}
+    """By shard the first segment that retention has left."""
     history_crc32c: tuple[int, ...] = ()
     """Of the DDL history: while it is written anew, of both; none where nobody has told."""
     pages: tuple[CatalogPage, ...] = ()
@@ -66,8 +71,12 @@ class ArchiveCatalog(msgspec.Struct, frozen=True, kw_only=True):
         begins += [(each.shard, each.fid) for each in self.segments]
         first: dict[int, int] = {}
         for shard, fid in begins:
-            first[shard] = min(fid, first.get(shard, fid))
+            first[shard] = max(min(fid, first.get(shard, fid)), self.kept_from.get(shard, 0))
         return first
+
+    def keeps(self, each: SegmentIndex) -> bool:
+        """Whether retention has left a segment."""
+        return each.fid >= self.kept_from.get(each.shard, 0)
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -82,7 +91,29 @@ def read_catalog(store: ArchiveStore) -> ArchiveCatalog:
             f"{store.url}: holds no {CATALOG_NAME}, so it is no archive; `binlogd archive` makes"
             " one, and `[archive] url` of `binlogd serve` keeps one up to date"
         ) from error
-    return decode_catalog(content, store.url)
+    return bounded(decode_catalog(content, store.url), read_bound(store))
+
+
+def bounded(catalog: ArchiveCatalog, bound: Bound) -> ArchiveCatalog:
+    """A catalog without what retention took away. It is read before the bound, which is so at least
+    as new: the other way round a catalog might lack what the bound still had."""
+    first = {shard: max(fid, catalog.kept_from.get(shard, 0)) for shard, fid in bound.first.items()}
+    cut = msgspec.structs.replace(
+        catalog,
+        gone_ts=max(catalog.gone_ts, bound.gone_ts),
+        leaving_ts=bound.announced_ts,
+        kept_from={**catalog.kept_from, **first},
+    )
+    kept = [
+        page
+        for page in cut.pages
+        if any(last >= cut.kept_from.get(shard, 0) for shard, _, last in page.fids)
+    ]
+    return msgspec.structs.replace(
+        cut,
+        segments=tuple(filter(cut.keeps, cut.segments)),
+        pages=tuple(kept or cut.pages[-1:]),  # the next page is counted from the last
+    )
 
 
 def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
@@ -100,8 +131,20 @@ def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
 def all_segments(store: ArchiveStore, catalog: ArchiveCatalog) -> Iterator[SegmentIndex]:
     """Every segment, a page at a time. Raises Corrupt."""
     for page in catalog.pages:
-        yield from _segments_of(store, page)
+        yield from filter(catalog.keeps, _segments_of(store, page))
     yield from catalog.segments
+
+
+def segments_of_shard(
+    store: ArchiveStore, catalog: ArchiveCatalog, shard: int
+) -> Iterator[SegmentIndex]:
+    """Those of one shard in their order; a page is read when it is reached. Raises Corrupt."""
+    firsts = {first: page for page in catalog.pages for of, first, _ in page.fids if of == shard}
+    for _, page in sorted(firsts.items(), key=lambda each: each[0]):
+        for each in _segments_of(store, page):
+            if each.shard == shard and catalog.keeps(each):
+                yield each
+    yield from (each for each in catalog.segments if each.shard == shard)
 
 
 def segments_in(
@@ -109,7 +152,7 @@ def segments_in(
 ) -> list[SegmentIndex]:
     """Those that may have a commit in (after, upto]; no other page is read. Raises Corrupt."""
     pages = [each for each in catalog.pages if each.max_ts > after and each.min_ts <= upto]
-    found = [each for page in pages for each in _segments_of(store, page)]
+    found = [each for page in pages for each in _segments_of(store, page) if catalog.keeps(each)]
     found += catalog.segments
     return [
         each for each in found if each.transactions and each.max_ts > after and each.min_ts <= upto
@@ -126,7 +169,9 @@ def _segments_of(store: ArchiveStore, page: CatalogPage) -> tuple[SegmentIndex, 
             raise ValueError("its checksum is not the one in the catalog")
         return msgspec.json.decode(content, type=tuple[SegmentIndex, ...])
     except (msgspec.DecodeError, ValueError, FileNotFoundError) as error:
-        raise Corrupt(f"{where}: {error}; `binlogd archive --check` tells more") from error
+        is_gone = isinstance(error, FileNotFoundError)
+        why = removed(store, page.fids[0][0], page.fids[0][2]) if is_gone else None
+        raise why or Corrupt(f"{where}: {error}; `binlogd archive --check` tells more") from error
 
 
 def history_of(store: ArchiveStore, known: tuple[int, ...]) -> bytes:

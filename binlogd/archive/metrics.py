@@ -33,3 +33,11 @@ class ArchiverReport:
             "Physical ms up to which the archive is complete.",
             physical_ms(now.resolved_ts),
         )
+        out.gauge(
+            "binlogd_archive_gone_ts",
+            "Physical ms from which on the archive can be read; 0: from its beginning.",
+            physical_ms(now.gone_ts),
+        )
+        out.counter(
+            "binlogd_archive_removed", "Files that retention removed (archive.keep).", now.removed
+        )

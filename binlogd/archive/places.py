@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from binlogd.archive.bound import behind, removed
 from binlogd.archive.catalog import ArchiveCatalog, segments_in
 from binlogd.archive.cuts import cuts
 from binlogd.archive.store import ArchiveStore
@@ -69,6 +70,10 @@ class TransactionIndex(Protocol):
 
     def path(self, shard: int, fid: int) -> str:
         """The file of a segment, relative to the store."""
+        ...
+
+    def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
+        """Why a segment is not there that was named; None: it should be."""
         ...
 
 
@@ -155,7 +160,18 @@ class ArchivedIndex:
                 f"{self._store.url}: the log of shard {min(late)} begins late, and the archive does"
                 " not tell up to when binlogs are gone: archive it anew, elsewhere"
             )
-        return Tso(self._catalog.gone_ts)
+        return Tso(max(self._catalog.gone_ts, self._catalog.leaving_ts))
+
+    def begin(self, after: Tso, upto: Tso) -> Tso:
+        """Where a read of (after, upto] that is planned now begins: NO_TS is the first moment
+        behind which all is there. Raises Behind for one before that."""
+        gone_ts = Tso(max(self._catalog.gone_ts, self._catalog.leaving_ts))
+        return self._from(after, upto, gone_ts)
+
+    def _from(self, after: Tso, upto: Tso, gone_ts: Tso) -> Tso:
+        if after < gone_ts if after else NO_TS < upto <= gone_ts:
+            raise behind(self._store, after, gone_ts)
+        return max(after, gone_ts)
 
     def has_any(self, after: Tso, upto: Tso) -> bool:
         """Whether something may have committed in (after, upto], by the catalog alone."""
@@ -166,8 +182,10 @@ class ArchivedIndex:
         return cuts(self._wanted(after, upto), after, upto, every)
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
-        """See TransactionIndex. A segment is opened when its first commit_ts is reached."""
+        """See TransactionIndex. A segment is opened when its first commit_ts is reached. What was
+        announced to go is still found: whoever planned before is reading it."""
         del at_most  # what is not asked for is not read
+        after = self._from(after, upto, Tso(self._catalog.gone_ts))
         wanted = sorted(self._wanted(after, upto), key=lambda each: each.min_ts)
         opened = ((each.min_ts, self._of(each, after, upto)) for each in wanted)
         return _once(merged_lazily(opened))
@@ -175,6 +193,19 @@ class ArchivedIndex:
     def path(self, shard: int, fid: int) -> str:
         """See TransactionIndex."""
         return segment_path(shard, fid)
+
+    def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
+        """See TransactionIndex."""
+        return removed(self._store, shard, fid, asked_ts)
+
+    def reaching_back(self, segment: SegmentIndex, fid: int) -> Iterator[LogPosition]:
+        """The commits of a segment whose prewrite stands in one before segment `fid`."""
+
+        def reaches_back(batch: pa.RecordBatch) -> pa.Array:
+            of = batch.column(_COLUMNS.index("prewrite_fid"))
+            return pc.and_(pc.greater_equal(of, 0), pc.less(of, fid))
+
+        return self._rows(segment, range(len(segment.places) - 1), reaches_back)
 
     def _wanted(self, after: Tso, upto: Tso) -> list[SegmentIndex]:
         found = segments_in(self._store, self._catalog, after, upto)
@@ -191,15 +222,25 @@ class ArchivedIndex:
         ]
 
     def _of(self, segment: SegmentIndex, after: Tso, upto: Tso) -> Iterator[LogPosition]:
+        def inside(batch: pa.RecordBatch) -> pa.Array:
+            commit_ts = batch.column(0)
+            return pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto))
+
         met = [
             number
             for number, group in enumerate(segment.places[:-1])
             if group.max_ts > after and group.min_ts <= upto
         ]
-        for batch in commits_of(self._store, segment, met):
-            commit_ts = batch.column(0)
-            inside = pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto))
-            columns = [column.to_pylist() for column in batch.filter(inside).columns]
+        return self._rows(segment, met, inside)
+
+    def _rows(
+        self,
+        segment: SegmentIndex,
+        groups: Sequence[int],
+        are_wanted: Callable[[pa.RecordBatch], pa.Array],
+    ) -> Iterator[LogPosition]:
+        for batch in commits_of(self._store, segment, groups):
+            columns = [column.to_pylist() for column in batch.filter(are_wanted(batch)).columns]
             for commit, start, *place in zip(*columns, strict=True):
                 yield LogPosition(commit, start, segment.shard, segment.fid, *place)
 
@@ -213,7 +254,9 @@ def commits_of(
     try:
         yield from _batches(store, name, segment, groups)
     except (pa.ArrowException, OSError) as error:
-        raise Corrupt(f"{store.url}/{name}: {error}") from error
+        is_gone = isinstance(error, FileNotFoundError)
+        why = removed(store, segment.shard, segment.fid) if is_gone else None
+        raise why or Corrupt(f"{store.url}/{name}: {error}") from error
 
 
 def _batches(
@@ -413,6 +456,10 @@ class DirectoryIndex:
         """See TransactionIndex."""
         directory = self._shards[shard].directory.relative_to(self._data_dir)
         return str(directory / segment_name(fid))  # type: ignore[arg-type]  # a FileId in effect
+
+    def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
+        """See TransactionIndex; a read of a directory links what it needs."""
+        return None
 
     def _index(self, number: int, shard: ShardDirectory) -> _Indexed | None:
         return None if shard.index is None else _Indexed(number, shard.index)

@@ -66,7 +66,8 @@ class LogReader:
             try:
                 stored = self._store.read_ranges(name, ranges)
             except FileNotFoundError as error:
-                raise CorruptRecord(
+                why = self._places.why_removed(shard, fid, part[0].commit_ts - 1)
+                raise why or CorruptRecord(
                     f"{self._store.url}/{name}", ordered[0][2], "the segment is not there"
                 ) from error
             for record, raw in zip(ordered, stored, strict=True):

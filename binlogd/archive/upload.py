@@ -14,11 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from binlogd.archive.bound import BOUND_NAME, read_bound, removed
 from binlogd.archive.catalog import (
     CATALOG_NAME,
     HISTORY_NAME,
     ArchiveCatalog,
     all_segments,
+    bounded,
     decode_catalog,
     history_of,
     put_catalog,
@@ -91,7 +93,7 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
     total, done, transactions = sum(each.size_bytes for each in round_), 0, 0
     for each in round_:
         has_before = each.fid > first.setdefault(each.shard, each.fid)
-        before = _described(store, each.shard, each.fid - 1) if has_before else None
+        before = described(store, each.shard, each.fid - 1) if has_before else None
         index = _archived(store, each, before, task)
         done += index.size_bytes
         transactions += index.transactions
@@ -106,6 +108,7 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
         resolved_ts=kept.resolved_ts,
         left=len(waiting) - len(round_),
         newest={shard: each.fid for shard, each in _newest(kept).items()},
+        gone_ts=max(kept.gone_ts, kept.leaving_ts),
     )
 
 
@@ -127,7 +130,12 @@ def _kept(store: ArchiveStore, task: Task, shards: int) -> ArchiveCatalog:
     """The archive as it is; an empty one where there is none."""
     try:
         catalog = decode_catalog(store.read(CATALOG_NAME), store.url)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if BOUND_NAME in store.names():
+            raise Refused(
+                f"{store.url}: has lost its {CATALOG_NAME}, and {BOUND_NAME} says that it was an"
+                " archive: put the catalog back, or begin another archive at an empty place"
+            ) from error
         return ArchiveCatalog(cluster_id=task.cluster_id, shards=shards, resolved_ts=0, segments=())
     is_other = task.cluster_id is not None and catalog.cluster_id not in (None, task.cluster_id)
     if is_other or catalog.shards != shards:
@@ -136,7 +144,7 @@ def _kept(store: ArchiveStore, task: Task, shards: int) -> ArchiveCatalog:
             f" {catalog.shards} shards; this is cluster {task.cluster_id}, {shards} shards): name"
             " another place by archive.url"
         )
-    return catalog
+    return bounded(catalog, read_bound(store))
 
 
 def _waiting(
@@ -176,7 +184,8 @@ def _has_grown(waiting: Sequence[_Waiting]) -> bool:
     return any(each.path.stat().st_size != each.size_bytes for each in waiting)
 
 
-def _described(store: ArchiveStore, shard: int, fid: int) -> SegmentIndex:
+def described(store: ArchiveStore, shard: int, fid: int) -> SegmentIndex:
+    """A segment with what was open at its end, which the catalog does not tell. Raises Corrupt."""
     name = index_path(shard, fid)
     try:
         content = store.read(name)
@@ -238,7 +247,7 @@ def _with(
     others = (each for each in catalog.segments if _by_shard(each) != _by_shard(index))
     told = msgspec.structs.replace(index, open=())
     found = msgspec.structs.replace(catalog, segments=tuple(sorted((*others, told), key=_by_shard)))
-    newest = [_described(store, shard, each.fid) for shard, each in _newest(found).items()]
+    newest = [described(store, shard, each.fid) for shard, each in _newest(found).items()]
     resolved_ts = resolved(newest, catalog.shards, is_whole=is_whole)
     return msgspec.structs.replace(found, resolved_ts=resolved_ts)
 
@@ -304,10 +313,11 @@ def _problem(store: ArchiveStore, segment: SegmentIndex) -> str:
     try:
         end, commits = _counted(name, content)
         content.pass_over()
-        described = _described(store, segment.shard, segment.fid)
+        index = described(store, segment.shard, segment.fid)
         places = store.read(places_path(segment.shard, segment.fid))
     except FileNotFoundError as error:
-        return f"{store.url}: {error}"
+        is_removed = removed(store, segment.shard, segment.fid) is not None
+        return "" if is_removed else f"{store.url}: {error}"
     except Corrupt as error:
         return str(error)
     if (content.size_bytes, content.crc32c) != (segment.size_bytes, segment.crc32c):
@@ -318,7 +328,7 @@ def _problem(store: ArchiveStore, segment: SegmentIndex) -> str:
     wrong = ""
     if segment.places_crc32c not in (None, extend(0, places)):
         wrong = f"{places_path(segment.shard, segment.fid)} has another checksum than the catalog"
-    elif described.crc32c != segment.crc32c:
+    elif index.crc32c != segment.crc32c:
         wrong = "has another index"
     elif end.ending is not Ending.WHOLE:
         wrong = f"the bytes at offset {end.offset} are no record: {end.reason}"

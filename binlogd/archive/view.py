@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from binlogd.archive.bound import removed
 from binlogd.archive.catalog import all_segments, history_of, read_catalog
 from binlogd.archive.places import segment_path
 from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Corrupt
+from binlogd.log import gone
+from binlogd.log.checked_text import checksummed
 from binlogd.log.directory import segment_file
-from binlogd.log.pointer import FileId
+from binlogd.log.pointer import FIRST, FileId
 from binlogd.tso import Tso
 
 
@@ -46,12 +49,17 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
             try:
                 store.fetch(source, target)
             except FileNotFoundError as error:
-                raise Corrupt(f"{url}/{source}: is not there, but in the catalog") from error
+                why = removed(store, each.shard, each.fid)
+                raise why or Corrupt(f"{url}/{source}: is not there, but in the catalog") from error
             size = target.stat().st_size
             if size != each.size_bytes:
                 raise Corrupt(
                     f"{url}/{source}: {size} bytes, the catalog says {each.size_bytes};"
                     " `binlogd archive --check` tells more"
                 )
+        for shard, fid in catalog.first_fids().items():
+            if fid and catalog.gone_ts:
+                noted = checksummed(b"%d %d" % (catalog.gone_ts, fid))
+                gone.path(segment_file(data_dir, shard, FIRST.fid).parent).write_bytes(noted)
         history = history_of(store, catalog.history_crc32c)
         yield View(data_dir, history, catalog.cluster_id, Tso(catalog.resolved_ts))

@@ -10,7 +10,8 @@ import sys
 
 import msgspec
 
-from binlogd.archive.task import Task
+from binlogd.archive.keep import keep
+from binlogd.archive.task import Archived, Keep, Task
 from binlogd.archive.upload import archive
 from binlogd.errors import BinlogdError
 from binlogd.host.child import CANNOT, yield_to_others
@@ -19,11 +20,13 @@ MEMORY_BYTES_MAX = 1 << 30
 
 
 def main() -> int:
-    """One round; CANNOT and a sentence on standard error when it cannot."""
+    """One round, and one of retention; CANNOT and a sentence on standard error when it cannot."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     yield_to_others(MEMORY_BYTES_MAX)
     try:
         archived = archive(task)
+        if task.keep is not None:
+            archived = _kept(task.url, task.keep, archived)
     except MemoryError:
         sys.stderr.write("a segment takes more memory than the archiver may have\n")
         return CANNOT
@@ -32,6 +35,17 @@ def main() -> int:
         return CANNOT
     sys.stdout.buffer.write(msgspec.json.encode(archived))
     return 0
+
+
+def _kept(url: str, asked: Keep, archived: Archived) -> Archived:
+    """What cannot be removed yet holds up nothing that is archived."""
+    try:
+        removed = keep(url, asked)
+    except (BinlogdError, OSError) as error:
+        return msgspec.structs.replace(archived, not_removed=f"old segments stay: {error}")
+    return msgspec.structs.replace(
+        archived, removed=removed, gone_ts=max(archived.gone_ts, removed.leaving_ts)
+    )
 
 
 if __name__ == "__main__":

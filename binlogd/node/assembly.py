@@ -303,7 +303,8 @@ def _file_sink(setup: Setup, disk: PosixDisk) -> FileSink:
         clock=WallClock(),
         options=FileSinkOptions(
             archive=ArchiveOptions(
-                compresses=to.compression == "gzip", keep_s=kept_s(to.retention_time)
+                compresses=to.compression == "gzip",
+                keep_s=kept_s("syncer.to.retention-time", to.retention_time),
             )
         ),
     )

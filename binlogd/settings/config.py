@@ -128,10 +128,13 @@ class DrainerConfig(_Table, frozen=True):
 
 
 class ArchiveConfig(_Table, frozen=True):
-    """Where sealed segments are copied to; an empty URL turns it off."""
+    """Where sealed segments are copied to; an empty URL turns it off. Old ones go after `keep` (0:
+    never), where a snapshot in `base` replaces them ("": beside them)."""
 
     url: str = ""
     interval: Seconds = 60
+    keep: int | str = 0
+    base: str = ""
 
 
 class ExportConfig(_Table, frozen=True):
@@ -406,7 +409,8 @@ def _check(config: Config, source: str) -> None:
         advertised(config)
         gc_keep_s(config.pump.gc)
         retention_s("drainer.trash-retention", config.drainer.trash_retention)
-        kept_s(config.syncer.to.retention_time)
+        kept_s("syncer.to.retention-time", config.syncer.to.retention_time)
+        kept_s("archive.keep", config.archive.keep)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     budget = config.pump.memory_budget

@@ -18,7 +18,7 @@ from binlogd.settings.effects import flattened
 
 _DATA_DIR, _HISTORY = "data-dir", "upstream.schema-history"
 _ONCE_BELOW_DATA_DIR = ("syncer.relay.log-dir", "syncer.to.dir", "binlog-socket")
-_NAMES = (_DATA_DIR, "schema-history", "log-dir", "dir", "binlog-socket", "url")
+_NAMES = (_DATA_DIR, "schema-history", "log-dir", "dir", "binlog-socket", "url", "base")
 _FILES = ("ssl-ca", "ssl-cert", "ssl-key", "ssl-key-password-file", "admin-token-file")
 _SECRETS = ("password-file", "kafka-token-file", "schema-registry-password-file")
 PATHS = [

@@ -83,18 +83,19 @@ def gc_keep_s(gc: int | str) -> float:
 
 
 def retention_s(key: str, text: int | str) -> float:
-    """Seconds that something is kept for: a plain number is days, as in the original's `gc`, text
-    otherwise a duration. Raises ConfigError."""
-    if isinstance(text, str) and not text.isdigit():
-        return duration_s(key, text, 'use 7 for 7 days, "7h" for 7 hours')
-    if int(text) <= 0:
+    """Seconds that something is kept for: a plain number is days, as in the original's `gc`, or
+    "7d", text otherwise a duration. Raises ConfigError."""
+    days = str(text).removesuffix("d")
+    if isinstance(text, str) and not days.isdecimal():
+        return duration_s(key, text, 'use 7 or "7d" for 7 days, "7h" for 7 hours')
+    if int(days) <= 0:
         raise ConfigError(f"{key}: {text}: must be above 0")
-    return int(text) * _DAY_S
+    return int(days) * _DAY_S
 
 
-def kept_s(retention: int | str) -> float:
-    """Seconds that finished files of a file sink are kept; 0 for ever. Raises ConfigError."""
-    return retention_s("syncer.to.retention-time", retention) if retention not in (0, "0") else 0.0
+def kept_s(key: str, retention: int | str) -> float:
+    """Seconds that finished files are kept; 0 for ever. Raises ConfigError."""
+    return retention_s(key, retention) if retention not in (0, "0") else 0.0
 
 
 def duration_s(key: str, text: str, hint: str) -> float:

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from binlogd.archive.bound import removed
 from binlogd.archive.catalog import read_catalog
 from binlogd.archive.places import ArchivedIndex, commits_of, segment_path
 from binlogd.archive.store import GAP_BYTES, ArchiveStore
@@ -127,10 +128,11 @@ def looked(url: str, work: Sequence[tuple[SegmentPart, ...]]) -> RowsOfTask:
 def _ddl(store: ArchiveStore, segment: SegmentIndex, batch: pa.RecordBatch) -> list[DdlCommit]:
     at, length = longs(batch, "offset"), longs(batch, "length")
     order = np.argsort(at)
-    name = segment_path(segment.shard, segment.fid)
     try:
-        return ddl_commits(list(_payloads(store, name, at[order], length[order])))
+        found = _payloads(store, (segment.shard, segment.fid), at[order], length[order])
+        return ddl_commits(list(found))
     except MalformedBinlog as error:
+        name = segment_path(segment.shard, segment.fid)
         raise Corrupt(f"{store.url}/{name}: a Commit is no binlog: {error}") from error
 
 
@@ -151,16 +153,19 @@ def prewrites(store: ArchiveStore, part: SegmentPart, upto: Tso) -> Iterator[Com
             chosen = np.flatnonzero(is_wanted & (fid == each))
             chosen = chosen[np.argsort(at[chosen], kind="stable")]
             name = segment_path(part.segment.shard, each)
-            payloads = _payloads(store, name, at[chosen], length[chosen])
+            payloads = _payloads(store, (part.segment.shard, each), at[chosen], length[chosen])
             path, places, times = f"{store.url}/{name}", at[chosen].tolist(), commit_ts[chosen]
             yield from map(CommittedPrewrite, repeat(path), places, payloads, times.tolist())
 
 
-def _payloads(store: ArchiveStore, name: str, at: Longs, length: Longs) -> Iterator[bytes]:
-    """The payloads of some records of a segment, by ascending places. Some megabytes are fetched at
-    a time, with what little lies between. Raises CorruptRecord."""
+def _payloads(
+    store: ArchiveStore, of: tuple[int, int], at: Longs, length: Longs
+) -> Iterator[bytes]:
+    """The payloads of some records of a segment (shard, number), by ascending places. Some
+    megabytes are fetched at a time, with what little lies between. Raises CorruptRecord, Behind."""
     if not len(at):
         return
+    name = segment_path(*of)
     ends = at + HEADER_BYTES + length
     is_far = at[1:] - ends[:-1] > GAP_BYTES
     is_full = np.diff(np.cumsum(ends - at) // TOGETHER_BYTES) > 0
@@ -170,7 +175,9 @@ def _payloads(store: ArchiveStore, name: str, at: Longs, length: Longs) -> Itera
             (stretch,) = store.read_ranges(name, [(begin, int(ends[some].max()) - begin)])
         except FileNotFoundError as error:
             gone = "the segment is not there"
-            raise CorruptRecord(f"{store.url}/{name}", begin, gone) from error
+            raise removed(store, *of) or CorruptRecord(
+                f"{store.url}/{name}", begin, gone
+            ) from error
         for place in (at[some] - begin).tolist():
             payload = payload_at(stretch, place)
             if payload is None:

@@ -51,6 +51,11 @@ class Input(Protocol):
         """Behind this nothing was deleted. Raises Refused where nobody knows."""
         ...
 
+    def begin(self, after: Tso, upto: Tso) -> Tso:
+        """Where a read of (after, upto] begins that is planned now; NO_TS is the beginning of what
+        is there. Raises Behind, here or by `binlogs`, for one before it."""
+        ...
+
     def jobs(self) -> list[Job]:
         """The DDL history as it is known now."""
         ...
@@ -135,6 +140,9 @@ class _Placed:
     def gone_ts(self) -> Tso:
         return self._places.gone_ts()
 
+    def begin(self, after: Tso, upto: Tso) -> Tso:
+        return after
+
     def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         every = wanted.partition_transactions
         found = [
@@ -158,8 +166,8 @@ class _Placed:
 
 
 class ArchiveInput(_Placed):
-    """An archive; it is never changed, only added to. Its catalog tells what a read of one table
-    needs not look at, and how to cut the rest; no index is read for that."""
+    """An archive; what is in it never changes. Its catalog tells where it begins, what a read of
+    one table needs not look at, and how to cut the rest; no index is read for that."""
 
     def __init__(self, wanted: ReadRequest) -> None:
         self.url = wanted.path
@@ -176,6 +184,10 @@ class ArchiveInput(_Placed):
     def _unwanted(self) -> Unwanted:
         history = self.history()
         return Unwanted(history.elsewhere(self._wanted.table), history.jobs)
+
+    def begin(self, after: Tso, upto: Tso) -> Tso:
+        """See Input."""
+        return self._index.begin(after, upto)
 
     def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         """See Input."""

@@ -59,6 +59,10 @@ class RemotePump:
         """Up to where something is gone, of whichever shard. Raises NotRunning."""
         return Tso(self._status()["gc"]["gc_ts"])
 
+    def begin(self, after: Tso, upto: Tso) -> Tso:
+        """A Pump refuses by itself what it has deleted."""
+        return after
+
     def jobs(self) -> list[Job]:
         """What it knows of the DDL history. Raises NotRunning, Corrupt."""
         given = given_jobs(self._wanted)

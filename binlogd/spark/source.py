@@ -116,6 +116,7 @@ class _Reading:
     def _cut(self, source: Input, after: Tso, upto: Tso) -> list[SourcePart]:
         if after >= upto:
             return []
+        after = source.begin(after, upto)
         if self._asked.form == "rows" and self._wanted is None:
             self._wanted = _of_schema(_wanted(self._asked, source), self._schema, self._asked)
         pins = source.pin()
@@ -207,11 +208,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         begin = Tso(start[_OFFSET])
         if end <= begin:
             return {_OFFSET: begin}
-        if not source.has_any(begin, end):
+        first = source.begin(begin, end)
+        if not source.has_any(first, end):
             return {_OFFSET: begin}  # nothing but time has passed
         transactions = _transactions(limit)
         if transactions:
-            end = source.reach(begin, end, transactions)
+            end = source.reach(first, end, transactions)
         return {_OFFSET: end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[SourcePart]:

@@ -10,6 +10,7 @@ from random import Random
 from typing import TypeVar
 
 from binlogd.archive import catalog as catalog_module
+from binlogd.archive.bound import Bound, put_bound
 from binlogd.archive.catalog import read_catalog
 from binlogd.archive.places import ArchivedIndex, DirectoryIndex
 from binlogd.archive.reading import LogReader
@@ -66,10 +67,12 @@ _LAKE = "none: JSON without a checksum; what does not decode is named"
 _EXPORT = "none: the manifest has SHA-256 of each file, and no checksum of its own"
 _TRANSIENT = "none: a child's orders, or its log, which ends with it"
 WRITERS: dict[str, list[str]] = {
+    "archive/bound.py": ["bound of an archive"],
     "archive/catalog.py": ["catalog of an archive", "page of an archive"],
     "archive/places.py": ["index"],
     "archive/store.py": ["segment of an archive"],
     "archive/upload.py": ["description of an archive"],
+    "archive/view.py": ["none: a view ends with who reads it"],
     "commands/savepoint.py": ["savepoint"],
     "drainer/files/relay_original.py": ["original relay", "base of an original relay"],
     "drainer/files/sink.py": ["file of a sink", "compressed file", "savepoint"],
@@ -574,6 +577,12 @@ def _archive(directory: Path) -> None:
     archive(task)
 
 
+def _cut_archive(directory: Path) -> None:
+    """Something before what is left is gone."""
+    _archive(directory)
+    put_bound(ArchiveStore.open(str(directory / "to")), Bound(gone_ts=9, first={0: 0}))
+
+
 def _paged_archive(directory: Path) -> None:
     """The first segment of two stands in a page."""
     _archive(directory)
@@ -676,6 +685,13 @@ def _kinds() -> list[Kind]:
                 ("places", "shard-0/*.parquet"),
                 ("DDL history", "ddl_history.json"),
             )
+        ),
+        Kind(
+            "bound of an archive",
+            _cut_archive,
+            "to/kept.json",
+            archives,
+            named_by=("kept.json",),
         ),
         Kind(
             "page of an archive",

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from binlogd.archive.archiver import Archiver, ArchiverOptions
 from binlogd.archive.metrics import ArchiverReport
+from binlogd.archive.task import Keep, Task
+from binlogd.archive.upload import archive
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FileId, ValuePointer
+from binlogd.status import ArchiveStatus
 from binlogd.telemetry.exposition import Exposition
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso, physical_ms
 from tests.support.logged import Logged
 from tests.support.pump_world import eventually
+from tests.support.snapshots import manifest
 from tests.workload.generator import Options
 
 
@@ -64,3 +70,52 @@ async def test_an_archive_out_of_reach_holds_everything_until_it_is_back(tmp_pat
     out = Exposition()
     ArchiverReport(archiver).say(out)
     assert f"binlogd_archive_segments {sealed}" in out.text().decode()
+
+
+async def test_what_is_too_old_goes_from_the_archive_while_it_grows(tmp_path: Path) -> None:
+    options = Options(seed=24, transactions=120, ddl_every=30)
+    logged = Logged.write(tmp_path, options, segment_bytes=1 << 12)
+    shards = sorted((logged.data_dir / "pump").glob("shard-*/value"))
+    url = tmp_path / "archive"
+    asked = Keep(keep_s=0.2, grace_s=0, files_max=6)
+    task = Task(data_dir=str(logged.data_dir), url=str(url), history=str(logged.history))
+    assert archive(msgspec.structs.replace(task, segments_max=23)).left == 1
+
+    async def refresh() -> int | None:
+        return 7
+
+    def archiver() -> Archiver:
+        return Archiver(
+            ArchiverOptions(
+                data_dir=str(logged.data_dir), url=str(url), interval_s=0.1, keep=asked
+            ),
+            lambda: [(ValuePointer(FileId(1 << 20), 0), segments(each)) for each in shards],
+            hold=lambda _: None,
+            refresh=refresh,
+        )
+
+    async def rounds(done: Callable[[ArchiveStatus], object]) -> Archiver:
+        """Each process looks once an hour."""
+        one = archiver()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(one.run())
+            await eventually(lambda: done(one.statistics()))
+            running.cancel()
+        return one
+
+    refused = (await rounds(lambda now: now.failed)).statistics()
+    assert "no snapshot of `binlogd export` is there" in refused.failed
+    assert (refused.failures, refused.waiting, refused.removed) == (0, 0, 0)
+    assert refused.segments == 1  # which is no reason to archive nothing
+    base = url / "snapshots"
+    base.mkdir()
+    (base / "manifest.json").write_bytes(msgspec.json.encode(manifest(MAX_TS)))
+    announced = (await rounds(lambda now: now.gone_ts)).statistics()
+    assert (announced.failed, announced.removed) == ("", 0)
+    last = await rounds(lambda now: now.removed)
+    assert last.statistics().removed == 6  # the others in the next hour
+    assert last.statistics().gone_ts == announced.gone_ts
+    out = Exposition()
+    ArchiverReport(last).say(out)
+    assert f"binlogd_archive_gone_ts {physical_ms(announced.gone_ts)}" in out.text().decode()
+    assert "binlogd_archive_removed 6" in out.text().decode()

@@ -107,7 +107,7 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
         ("[drainer]\ninitial-commit-ts = -1", "initial-commit-ts: must not be negative"),
         ("[pump]\ngc = 0", "pump.gc: 0: must be above 0"),
         ('[pump]\nmemory-budget = "1 GiB"', "less than twice pump.max-message-size (1073741824)"),
-        ('[pump]\ngc = "7x"', 'use 7 for 7 days, "7h" for 7 hours'),
+        ('[pump]\ngc = "7x"', 'use 7 or "7d" for 7 days, "7h" for 7 hours'),
         ('addr = "8250"', 'expected "host:port"'),
         ('[upstream]\npumps = ["there"]', 'upstream.pumps: expected "host:port", got "there"'),
         ('[upstream]\npumps = ["a:1", "a:1"]', 'upstream.pumps: "a:1" stands there twice'),
@@ -292,14 +292,15 @@ def test_no_key_that_is_a_size_or_a_duration_takes_numbers_alone() -> None:
             table = f"{header[1]}."
         elif key := re.match(r"([\w-]+) = [\d.]+ +# .*\b(bytes|seconds|days)\b", line):
             plain.append(f"{table}{key[1]}")
-    assert [key for key in plain if key not in of_a_unit] == ["pump.gc", "syncer.to.retention-time"]
+    days = ["pump.gc", "syncer.to.retention-time", "archive.keep"]
+    assert [key for key in plain if key not in of_a_unit] == days
 
 
-@pytest.mark.parametrize("text", ["7", '"7"', '"168h"'])
+@pytest.mark.parametrize("text", ["7", '"7"', '"7d"', '"168h"'])
 def test_finished_files_are_kept_for_days_or_a_duration(text: str) -> None:
     found = config.parse(f"[syncer.to]\nretention-time = {text}\n", "t").syncer.to.retention_time
-    assert kept_s(found) == 7 * 86400
-    assert kept_s(0) == 0
+    assert kept_s("syncer.to.retention-time", found) == 7 * 86400
+    assert kept_s("syncer.to.retention-time", 0) == 0
     with pytest.raises(ConfigError, match=r"syncer\.to\.retention-time: -1: must be above 0"):
         config.parse("[syncer.to]\nretention-time = -1\n", "t")
 

@@ -253,6 +253,7 @@ to.dir = "files"
 to.password-file = "secret"
 [archive]
 url = "archive"
+base = "bases"
 [export]
 dir = "exports"
 """
@@ -278,6 +279,7 @@ def test_every_relative_path_of_a_file_counts_from_its_directory(
         "files",
         "secret",
         "archive",
+        "bases",
     ]
     found = read(ONE_RULE, tmp_path, {"BINLOGD_EXPORT__DIR": "of-a-variable"})
     assert places(found.config) == {f"{tmp_path}/{name}" for name in [*names, "of-a-variable"]}
