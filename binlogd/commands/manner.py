@@ -20,7 +20,7 @@ SUBMITTED = "submitted"
 """What the context of a command holds that spark-submit runs."""
 _LEFT = {
     "adopt": "nothing was adopted; the Pumps' directories are as they were. Run it again",
-    "archive": "what was copied stays, and the next run goes on from there",
+    "archive": "what was copied or removed stays so, and the next run goes on from there",
     "bench": "nothing is left",
     "check": "without --repair nothing was changed; a repair goes on where it is run again",
     "checkpoint": "it is set whole or not at all; `binlogd checkpoint` shows which",

@@ -11,11 +11,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from binlogd.archive.task import CATALOG_NAME, Task
+from binlogd.archive.catalog import read_catalog
+from binlogd.archive.keep import keep
+from binlogd.archive.store import ArchiveStore
+from binlogd.archive.task import CATALOG_NAME, Keep, Task
 from binlogd.archive.upload import archive, verify
 from binlogd.errors import BinlogdError
 from binlogd.snapshot.check import check
 from binlogd.snapshot.publishing.publish import LATEST, point_to_latest, read_manifest, snapshots
+from binlogd.tso import MAX_TS
 from tests.support import strace
 from tests.support.faults import Cases, RecordProperty, counted
 from tests.support.killed import recorded
@@ -39,6 +43,14 @@ from binlogd.snapshot.spec import Manifest
 out, staged, text = map(Path, sys.argv[1:])
 publish(staged, out, msgspec.json.decode(text.read_bytes(), type=Manifest))
 print("published", flush=True)
+"""
+CUT = """
+import sys
+from binlogd.archive.keep import keep
+from binlogd.archive.task import Keep
+for _ in range(3):
+    done = keep(sys.argv[1], Keep(keep_s=0.1, base=sys.argv[2], grace_s=0))
+    print("cut", done.gone_ts, flush=True)
 """
 MAKE_DIRECTORY = """
 import sys
@@ -173,6 +185,36 @@ async def test_an_archive_keeps_what_it_said_it_has(
     with counted(record_property, fault="power loss", target="archive") as cases:
         loss = PowerLoss(recording)
         await holds(loss, check_state, at_random(loss, states), tmp_path / "state", cases)
+    await is_found_out(recording, check_state, tmp_path / "state")
+
+
+@pytest.mark.soak
+async def test_an_archive_that_is_cut_is_the_old_one_or_the_new_one(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    options = Options(seed=24, transactions=60, ddl_every=30)
+    logged = Logged.write(tmp_path, options, segment_bytes=1 << 12)
+    task = Task(data_dir=str(logged.data_dir), url="", history=str(logged.history))
+    archive(msgspec.structs.replace(task, url=str(root / "archive"), with_open=True))
+    base, _ = snapshot(tmp_path / "bases", MAX_TS, ROWS)
+    recording = Recording(root)
+    await recorded(recording, ["-c", CUT, str(root / "archive"), str(base)])
+
+    async def check_state(state: Path, crash: Crash) -> None:
+        url = str(state / "archive")
+        told = [int(line) for line in lines(crash, b"cut")]
+        assert read_catalog(ArchiveStore.open(url)).gone_ts >= max(told, default=0)
+        assert verify(url).problems == ()
+        asked = Keep(keep_s=0.1, base=str(base), grace_s=0)
+        gone_ts = [keep(url, asked).gone_ts for _ in range(2)][-1]
+        assert gone_ts > 0
+        assert verify(url).problems == ()
+
+    with counted(record_property, fault="power loss", target="cut of an archive") as cases:
+        loss = PowerLoss(recording)
+        await holds(loss, check_state, at_random(loss, 300), tmp_path / "state", cases)
     await is_found_out(recording, check_state, tmp_path / "state")
 
 
