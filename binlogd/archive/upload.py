@@ -37,6 +37,7 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, Corrupt, MalformedBinlog, Refused
+from binlogd.host.disk import alone_in
 from binlogd.log.checked_text import check_json, checksummed_json
 from binlogd.log.directory import STORE_FILE, ShardDirectory, shards_below
 from binlogd.log.drive import Reading, of_forward, segment_batches
@@ -48,6 +49,10 @@ from binlogd.upstream.store import kept_jobs
 from binlogd.wire.peek import peek
 
 _READ_BYTES = 1 << 20
+_BESIDE = (
+    "is being archived by another process: try again when that is done, or leave it to the node,"
+    " which does it by itself with archive.url"
+)
 
 
 Told = Callable[[str, int, int], None]
@@ -67,13 +72,19 @@ class _Waiting:
 
 
 def archive(task: Task, told: Told = lambda *_: None) -> Archived:
-    """One round.
+    """One round, alone: the catalog is read, added to and written whole, and a Pump removes what a
+    round said is there. Two at once would lose from it what one of them said.
 
     Raises ConfigError, Refused for an archive of another log or with a gap, Corrupt,
-    ArchiveUnavailable, OSError.
+    ArchiveUnavailable, Unavailable while another process archives this directory, OSError.
     """
-    store = ArchiveStore.open(task.url)
     shards = _shards(Path(task.data_dir))
+    with alone_in(Path(task.data_dir), _BESIDE):
+        return _round(task, shards, told)
+
+
+def _round(task: Task, shards: Sequence[ShardDirectory], told: Told) -> Archived:
+    store = ArchiveStore.open(task.url)
     kept = _kept(store, task, len(shards))
     gone_ts = kept.gone_ts if kept.segments else _gone_ts(shards)
     known = {(each.shard, each.fid): each for each in kept.segments}

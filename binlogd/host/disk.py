@@ -21,7 +21,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from binlogd.errors import ConfigError
+from binlogd.errors import ConfigError, Unavailable
 from binlogd.host.threads import Threads
 from binlogd.ports import AppendFile, Disk, DiskLock, Space
 
@@ -244,6 +244,21 @@ def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def alone_in(directory: Path, otherwise: str) -> Iterator[None]:
+    """Holds an flock of a directory, which may be read-only. Raises Unavailable, with the words of
+    `otherwise`, where another process does."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(f"{directory} {otherwise}") from None
+        yield
     finally:
         os.close(descriptor)
 

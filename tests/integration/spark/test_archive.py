@@ -12,7 +12,7 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Mark, Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
-from binlogd.errors import ConfigError, Corrupt, Refused
+from binlogd.errors import ConfigError, Corrupt, Refused, Unavailable
 from binlogd.log.segment_index import Fold
 from binlogd.tso import Tso
 from binlogd.wire.peek import (
@@ -69,6 +69,21 @@ def test_a_round_goes_on_where_the_last_one_stopped(logged: Logged, tmp_path: Pa
     one, many = (read_catalog(ArchiveStore.open(url)) for url in (at_once, by_rounds))
     assert one == many
     assert archive(task(logged, by_rounds)).segments == 0
+
+
+def test_a_second_archiver_of_a_directory_waits_for_the_first(
+    logged: Logged, tmp_path: Path
+) -> None:
+    url, beside = str(tmp_path / "archive"), list[str]()
+
+    def told(name: str, done: int, total: int) -> None:
+        with pytest.raises(Unavailable, match="is being archived by another process"):
+            archive(task(logged, url))
+        beside.append(name)
+
+    archive(task(logged, url), told)
+    assert beside
+    assert archive(task(logged, url)).segments == 0, "now it may, and all is there"
 
 
 def test_what_is_sealed_alone_is_complete_up_to_what_it_says(
