@@ -99,6 +99,7 @@ WRITERS: dict[str, list[str]] = {
     "snapshot/publishing/marks.py": [_EXPORT],
     "snapshot/publishing/resume.py": [_TRANSIENT],
     "snapshot/writing/write.py": [_EXPORT],
+    "spark/export_places.py": [_EXPORT],
     "spark/lake/manifest.py": [_LAKE],
     "spark/lake/seed.py": [_LAKE],
     "spark/submit.py": [_TRANSIENT],
