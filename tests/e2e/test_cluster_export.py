@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from binlogd.archive.bases import fetched
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.snapshot.check import check
-from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.snapshot.publishing.publish import LATEST, read_manifest
 from binlogd.snapshot.spec import Manifest
 from tests.bench import bench_export
 from tests.e2e.test_spark_cluster import SPARK, environment
@@ -63,7 +64,9 @@ def submitted(job: Path, words: list[str], **more: str) -> subprocess.Popen[byte
         command += ["--conf", f"{key}={value}"]
     command += ["--py-files", str(job / "binlogd.zip"), str(job / "export.py"), *words]
     with (job / "said").open("wb") as said:
-        return subprocess.Popen(command, cwd=job, env=environment(), stdout=said, stderr=said)
+        return subprocess.Popen(
+            command, cwd=job, env=environment(), stdout=said, stderr=said, start_new_session=True
+        )
 
 
 def ended(child: subprocess.Popen[bytes], job: Path) -> str:
@@ -71,7 +74,8 @@ def ended(child: subprocess.Popen[bytes], job: Path) -> str:
     try:
         code = child.wait(timeout=PATIENCE_S)
     finally:
-        child.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
     said = (job / "said").read_text(errors="replace")
     assert code == 0, said[-6000:]
     return said
@@ -119,18 +123,8 @@ def test_an_export_by_spark_submit_is_what_the_upstream_was(
 def test_killed_executors_and_second_attempts_leave_no_trace(
     s3: S3, job: Path, tmp_path: Path
 ) -> None:
-    log = bench_export.log(CHANGES // TABLES, copies=TABLES)
-    write_log(tmp_path / "data", log, segment_bytes=8 << 20)
-    (tmp_path / "history").write_bytes(bench_export.history(TABLES))
     url, out = s3.url("binlogs"), s3.url("snapshots")
-    archive(
-        Task(
-            data_dir=str(tmp_path / "data"),
-            url=url,
-            history=str(tmp_path / "history"),
-            with_open=True,
-        )
-    )
+    archive_to(url, tmp_path)
     child = submitted(
         job,
         ["--archive", url, "--out", out],
@@ -154,11 +148,61 @@ def test_killed_executors_and_second_attempts_leave_no_trace(
     assert told(read_manifest(tmp_path / "local" / "LATEST")) == told(manifest)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_ends_early_publishes_nothing_and_the_next_export_removes_the_rest(
+    number: signal.Signals, job: Path, tmp_path: Path
+) -> None:
+    url, out = str(tmp_path / "archive"), tmp_path / "shared"
+    archive_to(url, tmp_path)
+    words = ["--archive", url, "--out", str(out)]
+    child = submitted(job, words)
+    until(child, lambda: any(out.rglob("*.parquet")))
+    os.killpg(child.pid, number)
+    assert child.wait(timeout=PATIENCE_S) != 0
+    until_gone(child.pid)
+    assert not (out / LATEST).exists()
+    left = [each.name for each in out.iterdir()]
+    assert number is not signal.SIGINT or left == [], (left, (job / "said").read_text()[-3000:])
+    ended(submitted(job, words), job)
+    manifest = read_manifest(out / LATEST)
+    assert [each.reason for each in check(out / LATEST, manifest) if each.reason] == []
+    assert {each.name for each in out.iterdir()} == {
+        LATEST,
+        f"snapshot-{manifest.commit_ts}",
+    }
+
+
+def archive_to(url: str, directory: Path) -> None:
+    log = bench_export.log(CHANGES // TABLES, copies=TABLES)
+    write_log(directory / "data", log, segment_bytes=8 << 20)
+    history = directory / "history"
+    history.write_bytes(bench_export.history(TABLES))
+    data_dir = str(directory / "data")
+    archive(Task(data_dir=data_dir, url=url, history=str(history), with_open=True))
+
+
+def until(child: subprocess.Popen[bytes], condition: Any) -> None:
+    """Waits for it while the export runs."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert child.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def until_gone(group: int) -> None:
+    """Waits until a group has no process any more."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("processes of the job are left")
+
+
 def kill_one(child: subprocess.Popen[bytes], when: Any) -> None:
     """Kills an executor as soon as that is true."""
-    until = time.monotonic() + PATIENCE_S
-    while not (when() and executors()):
-        assert child.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    until(child, lambda: when() and executors())
     os.kill(executors()[0], signal.SIGKILL)
