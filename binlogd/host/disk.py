@@ -100,8 +100,9 @@ class PosixDisk:
 
     async def compress(self, source: Path, target: Path) -> None:
         """Beside it, in steps of some megabytes, then renamed and synced; then the source goes."""
-        packing = await self._hop(lambda: _Packing(source, target))
+        packing = _Packing(source, target)
         try:
+            await self._hop(packing.begin)
             while await self._hop(packing.step):
                 pass
             await self._hop(packing.finish)
@@ -301,9 +302,17 @@ class _Packing:
         self._source, self._target = source, target
         self._beside = target.with_name(target.name + ".tmp")
         self._in_use = threading.Lock()  # a cancelled caller leaves its thread at a step
-        self._from = source.open("rb", buffering=0)
-        self._to = self._beside.open("wb", buffering=0)
-        self._gzip = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._to, mtime=0)
+        self._files = contextlib.ExitStack()
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Opens both, unless the caller has gone meanwhile."""
+        with self._in_use:
+            if self._is_over:
+                return
+            self._from = self._files.enter_context(self._source.open("rb", buffering=0))
+            self._to = self._files.enter_context(self._beside.open("wb", buffering=0))
+            self._gzip = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._to, mtime=0)
 
     def step(self) -> bool:
         """Packs some megabytes; False at the end of the file."""
@@ -327,8 +336,8 @@ class _Packing:
     def close(self) -> None:
         """Lets go of the files; what is not finished goes."""
         with self._in_use:
-            self._from.close()
-            self._to.close()
+            self._is_over = True
+            self._files.close()
             self._beside.unlink(missing_ok=True)
 
 

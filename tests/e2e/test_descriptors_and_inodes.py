@@ -19,7 +19,7 @@ from tests.support.faults import RecordProperty, counted
 from tests.support.small_disk import mounted
 
 BASE = compose(1_700_000_000_000)
-PATIENT = ClientLimits(deadline_s=30.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
+PATIENT = ClientLimits(deadline_s=10.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
 SEGMENT = 'space = "1 MiB"\nsegment-size = "1 MiB"\nshards = 1'
 
 

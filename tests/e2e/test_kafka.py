@@ -59,6 +59,7 @@ async def test_a_registry_that_is_away_is_a_problem_and_loses_nothing(
     tmp_path: Path, kafka: Kafka
 ) -> None:
     registry, recording = SmallRegistry(), RECORDINGS / "keys"
+    await kafka.remove(f"binlogd_progress_{info(recording)['cluster_id']}")  # of the test above
     async with registry.serving():
         syncer = (
             '[syncer]\ndb-type = "kafka"\nsync-ddl = false\n[syncer.to]\n'

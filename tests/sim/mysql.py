@@ -122,6 +122,11 @@ class SimMySql:
         if connection.session is not None:
             connection.session.end()
 
+    def hurry(self) -> None:
+        """What is slow at this moment is done now."""
+        for connection in self.connections.values():
+            connection.hurry()
+
     def _lose_all(self) -> None:
         for connection in list(self.connections.values()):
             connection.lose(err.OperationalError(2013, "Lost connection to server during query"))
@@ -278,6 +283,11 @@ class SimConnection:
 
     def _drawn(self, span: tuple[float, float]) -> float:
         return self._server.rng.uniform(*span) if span[1] else 0.0
+
+    def hurry(self) -> None:
+        """A pause that it is in ends."""
+        if self._waiting is not None:
+            _wake(self._waiting)
 
     async def _pause(self, seconds: float) -> None:
         """Ends early, with an error, when the connection is lost."""

@@ -129,6 +129,7 @@ class Replica:
         server.faults.quiet()
         server.is_down = server.inside.is_read_only = False
         server.faults.latency_s = self.database.latency_s
+        server.hurry()
 
     def may_lose(self, lost: int, *, can_pull_again: bool) -> int:
         """How many of the last states a failover may lose: what it leaves must say where it is, and

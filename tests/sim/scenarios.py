@@ -53,5 +53,8 @@ SCENARIOS: dict[str, Plan] = {
         0, ("pause drainer",), Database(), transactions=10
     ),
     "a Drainer whose lanes stand apart is stopped before it is given anything": short(156),
+    "a copy takes over between the checkpoint and the progress beside it": plan(
+        10058, transactions=16
+    ),
     "a Drainer dies between a DDL that is done and the end of its note": _emptied(175),
 }

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import aiokafka
+from aiokafka.admin import AIOKafkaAdminClient
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -172,6 +173,16 @@ class Kafka:
     def read(self, topic: str) -> list[aiokafka.ConsumerRecord]:
         """What a reader of committed messages sees, partition by partition."""
         return asyncio.run(read_committed(self.address, topic))
+
+    async def remove(self, topic: str) -> None:
+        """As if it had never been there."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await admin.start()
+        try:
+            if topic in await admin.list_topics():
+                await admin.delete_topics([topic])
+        finally:
+            await admin.close()
 
     def log(self, topic: str) -> bytes:
         """What the broker keeps of the first partition."""

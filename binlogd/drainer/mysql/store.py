@@ -137,10 +137,10 @@ class MySqlStore:
         """
         checkpoint = await self._made()
         noted_ts = await self._noted_there()
-        if checkpoint is not None and (await self._restart(checkpoint)).is_set_back:
+        if self._is_elsewhere and checkpoint and (await self._restart(checkpoint)).is_set_back:
             checkpoint = _as_set(checkpoint)
             await self._there.run([self._replaced_by(checkpoint)])
-        restart, noted = await self._here.alone(
+        checkpoint, restart, noted = await self._here.alone(
             lambda session: self._taken_over(session, checkpoint, noted_ts, lanes, now_ts)
         )
         if self._is_elsewhere and checkpoint and checkpoint.commit_ts > restart.low_ts:
@@ -206,19 +206,26 @@ class MySqlStore:
         noted_ts: Tso | None,
         lanes: int,
         now_ts: Tso,
-    ) -> tuple[Restart, Mapping[int, str]]:
+    ) -> tuple[Checkpoint | None, Restart, Mapping[int, str]]:
         """Reads and lays out in one transaction, behind whatever a former process has in work.
 
         A COMMIT that its server is still at holds the lock of the lane's row: waiting for it tells
-        whether the rows that it belongs to are there.
+        whether the rows that it belongs to are there. A checkpoint beside them is read with them:
+        one that was read before is of the server that this one has taken the place of, and ahead
+        of the note here as if it had been set by hand.
         """
         async with session.transaction():
             rows = [_row(each) for each in await session.rows(self.progress.read())]
+            if not self._is_elsewhere:
+                checkpoint = self._decoded(await session.rows(self._checkpoint()))
             restart = restart_of(rows, checkpoint, noted_ts)
             statements: tuple[bytes, ...] = ()
             if restart.is_set_back:
                 log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
                 statements = self.progress.set_to(restart.low_ts)
+            if restart.is_set_back and checkpoint and not self._is_elsewhere:
+                checkpoint = _as_set(checkpoint)
+                statements = (self._replaced_by(checkpoint), *statements)
             if restart.is_set_back or (restart.is_first and now_ts > NO_TS):
                 restart = restart._replace(repeated_ts=max(restart.repeated_ts, now_ts))
                 statements = (*statements, self.progress.repeated(restart.repeated_ts))
@@ -232,7 +239,7 @@ class MySqlStore:
                 noted = {int(table_id): str(shape) for table_id, shape in shapes}
             for statement in (*statements, *self.progress.lay_out(restart.lanes)):
                 await session.run(statement)
-        return restart, noted
+        return checkpoint, restart, noted
 
     async def stored(self) -> Checkpoint | None:
         """The checkpoint that is there, if there is one; changes nothing. Raises ConfigError."""
@@ -364,10 +371,15 @@ class MySqlStore:
         self._there.close()
 
     async def _load(self) -> Checkpoint | None:
+        return self._decoded(await self._there.rows(self._checkpoint()))
+
+    def _checkpoint(self) -> bytes:
         query = b"SELECT clusterID, checkPoint FROM " + self._checkpoints
         if self.cluster_id != 0:
             query += b" WHERE clusterID = %d" % self.cluster_id
-        rows = await self._there.rows(query)
+        return query
+
+    def _decoded(self, rows: Sequence[tuple[Any, ...]]) -> Checkpoint | None:
         if len(rows) > 1:
             raise ConfigError(
                 "there are multi row in checkpoint table: several upstream clusters; give"

@@ -8,10 +8,15 @@ from contextlib import suppress
 import pymysql
 import pytest
 
+from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql.store import MySqlStore
+from binlogd.drainer.rows.progress import LanePosition
 from binlogd.errors import Refused
+from binlogd.tso import Tso
 from tests.support.mariadb import MariaDb
 from tests.support.replay import CLUSTER_ID, server_of
+
+HERE = "tidb_binlog"
 
 
 @pytest.fixture
@@ -66,3 +71,33 @@ async def test_a_connection_that_ends_in_between_is_made_anew_and_all_is_done_ag
     await store.owner(end_once)
     assert found == ["", ""]
     assert await noted(mariadb) == "after 2"
+
+
+async def test_a_copy_that_takes_over_while_it_is_opened_is_not_raised_to_what_was_read_before(
+    store: MySqlStore, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is ahead of the note beside it was set by hand, and is obeyed: so both have
+    to be of one moment."""
+    tables = ("checkpoint", "progress")
+    lanes = (await store.open(2))[1].lanes
+    for commit_ts in (10, 30):
+        wanted = [LanePosition(Tso(commit_ts))] * 2
+        await store.lay_out(lanes, wanted)
+        await store.save(Checkpoint(Tso(commit_ts)), wanted)
+        lanes = tuple(wanted)
+        if commit_ts == 10:
+            copies = [f"CREATE TABLE old.{each} AS SELECT * FROM {HERE}.{each}" for each in tables]
+            mariadb.execute("CREATE DATABASE old", *copies)
+    made = MySqlStore._made
+
+    async def and_then_it_is_the_copy(self: MySqlStore) -> Checkpoint | None:
+        found = await made(self)
+        mariadb.execute(
+            *(f"REPLACE INTO {HERE}.{each} SELECT * FROM old.{each}" for each in tables)
+        )
+        return found
+
+    monkeypatch.setattr(MySqlStore, "_made", and_then_it_is_the_copy)
+    checkpoint, restart, _ = await store.open(2)
+    assert checkpoint == Checkpoint(Tso(10))
+    assert (restart.low_ts, restart.high_ts, restart.is_set_back) == (10, 10, False)
