@@ -15,6 +15,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -215,6 +216,12 @@ class ArchiveStore:
                     raise ArchiveUnavailable(f"{self.url}/{name}", error, self._what) from error
             time.sleep(RETRY_S * 2**attempt)  # noqa: TID251 - no event loop: it blocks anyway
         raise AssertionError("the last attempt returns or raises")
+
+
+@lru_cache(8)
+def opened(url: str, what: str = "archive") -> ArchiveStore:
+    """`ArchiveStore.open`, once in a process: for tasks, of which one begins after the other."""
+    return ArchiveStore.open(url, what)
 
 
 def without_secrets(url: str) -> str:

@@ -12,14 +12,14 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import structlog
 
 from binlogd.archive.bases import below
-from binlogd.archive.store import ArchiveStore, ArchiveUnavailable
+from binlogd.archive.store import ArchiveUnavailable, opened
 from binlogd.host.clock import WallClock
 from binlogd.host.loop import run
 from binlogd.host.threads import Threads
@@ -60,18 +60,12 @@ class Sending:
 
     def __call__(self, path: Path, name: str) -> None:
         """Raises ArchiveUnavailable."""
-        opened(self.url).put_file(name, path, path.stat().st_size)
-
-
-@lru_cache(4)
-def opened(url: str) -> ArchiveStore:
-    """The store below a URL, once in a process. Raises ConfigError."""
-    return ArchiveStore.open(url, WHAT)
+        opened(self.url, WHAT).put_file(name, path, path.stat().st_size)
 
 
 def remove_unnamed(url: str, named: Collection[str]) -> None:
     """Removes what attempts put there that did not count."""
-    store = opened(url)
+    store = opened(url, WHAT)
     for directory in ("", *store.directories()):
         for name in store.names(directory):
             if (whole := f"{directory}/{name}".lstrip("/")) not in named:
@@ -144,10 +138,11 @@ class StorePlace:
         try:
             yield url
         except BaseException:
+            store = opened(url, WHAT)
             try:
-                opened(url).remove_directory("")
+                store.remove_directory("")
             except ArchiveUnavailable as error:
-                log.warning("unfinished_snapshot_stays", url=opened(url).url, reason=str(error))
+                log.warning("unfinished_snapshot_stays", url=store.url, reason=str(error))
             raise
 
     def publish(self, url: str, manifest: Manifest, *, is_again: bool) -> PublishedSnapshot:

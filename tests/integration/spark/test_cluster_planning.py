@@ -108,9 +108,9 @@ def test_executors_read_by_the_index_what_a_pass_over_the_log_finds(tmp_path: Pa
             assert by_executors(url, upto, wanted, cores=64) == expected
 
 
-def archived(directory: Path, payloads: Sequence[bytes]) -> str:
+def archived(directory: Path, payloads: Sequence[bytes], segment_bytes: int = 120) -> str:
     """A log of these in small files, as an archive."""
-    write_log(directory / "data", payloads, shards=1, segment_bytes=120)
+    write_log(directory / "data", payloads, shards=1, segment_bytes=segment_bytes)
     (directory / "history").write_bytes(b"[]")
     url = str(directory / "archive")
     archive(
@@ -129,6 +129,19 @@ def test_a_commit_that_was_sent_again_into_another_segment_is_passed_over(tmp_pa
     url = archived(tmp_path, [prewrite(10, 1), commit, prewrite(20, 2), prewrite(30, 3), commit])
     found = by_executors(url, Tso(40), WANTED, cores=2)
     assert [int.from_bytes(key, "big") for _, key, *_ in found] == [1]
+
+
+def test_a_commit_that_was_sent_again_at_once_is_passed_over_without_a_look_at_the_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = commit_binlog(Tso(10), Tso(15))
+    url = archived(tmp_path, [prewrite(10, 1), commit, commit], segment_bytes=1 << 20)
+    store = ArchiveStore.open(url)
+    (segment,) = all_segments(store, read_catalog(store))
+    work = parts([segment], Tso(40), 1)
+    monkeypatch.setattr("binlogd.spark.archived_rows.read_catalog", None)
+    found = [each for some in work for part in some for each in prewrites(store, part, Tso(40))]
+    assert [each.commit_ts for each in found] == [15]
 
 
 def test_a_commit_whose_prewrite_is_nowhere_ends_the_export(tmp_path: Path) -> None:
