@@ -6,6 +6,7 @@ The numbers are those of docs/ARCHITECTURE.md, Invariants.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import DrainerState
@@ -18,7 +19,12 @@ from tests.sim.loop import SimLoop
 from tests.sim.nodes import DrainerNode, Node, PumpNode
 from tests.sim.tidb import Tidb
 
+_STARTS = (
+    "SELECT start_ts FROM prewrites UNION SELECT start_ts FROM commits WHERE start_ts < commit_ts"
+)
 _PLACES = "SELECT fid, offset, length FROM %s"
+
+OLDEST = 3
 
 
 class Checks:
@@ -36,8 +42,7 @@ class Checks:
         self.downstream, self._loop = downstream, loop
         self._watermarks: dict[str, tuple[int, Tso]] = {}
         self._saved_ts = self._relayed_ts = NO_TS
-        self._found: list[str] = []
-        """What was seen in the middle of somebody's work, who must not be told."""
+        self._found = drainer.found
 
     # --- at every moment -----------------------------------------------------------------------
 
@@ -50,24 +55,31 @@ class Checks:
                 self._look_at_pump(node)
         if self._drainer.is_up and self._drainer.drainer is not None:
             self._look_at_drainer()
+            self._look_at_pulls()
+        self._look_at_what_is_needed()
         self.downstream.look(self._tidb)
 
     def _look_at_pump(self, node: PumpNode) -> None:
         pump = node.pump
         assert pump is not None
         lives, before = self._watermarks.get(node.name, (0, NO_TS))
-        now = pump.max_commit_ts
-        assert lives != node.lives or now >= before, f"I4: the watermark of {node.name} fell"
-        self._watermarks[node.name] = node.lives, now
-        taken_by = self._tidb.ledger.acknowledged
+        mark = pump.max_commit_ts
+        assert lives != node.lives or mark >= before, f"I4: the watermark of {node.name} fell"
+        self._watermarks[node.name] = node.lives, mark
+        now, taken_by = pump.statistics(), self._tidb.ledger.acknowledged
         late = [
             each
-            for shard in pump.statistics().shards
+            for shard in now.shards
             for each in shard.first_late
             # a prewrite that went to another Pump meanwhile comes here whenever it likes
             if taken_by.get(each.start_ts) == node.name
         ]
         assert not late, f"I4: {node.name} had a commit below its watermark: {late}"
+        assert now.write_queue_bytes <= now.write_queue_bytes_max, (
+            f"I13: {node.name} waits to write"
+        )
+        queued = max(shard.index_queue_records for shard in now.shards)
+        assert queued <= node.options.index_queue_max, f"I13: {queued} wait for an index"
 
     def _look_at_drainer(self) -> None:
         drainer = self._drainer.drainer
@@ -75,6 +87,35 @@ class Checks:
         now = drainer.statistics()
         assert not now.unforeseen_errors, f"nobody foresaw: {now.last_error}"
         assert now.state is not DrainerState.STUCK, f"stuck: {now.last_error}"
+
+    def _look_at_pulls(self) -> None:
+        """I5: what a Pump has promised to be all it has, it has given."""
+        pulls, ledger = self._drainer.pulls, self._tidb.ledger
+        for name, source in (pulls.members or {} if pulls is not None else {}).items():
+            for start_ts, commit_ts in ledger.committed.items():
+                is_its_own = ledger.acknowledged.get(start_ts) == name
+                if is_its_own and source.has_passed(commit_ts):
+                    assert commit_ts in ledger.perhaps_unseen, (
+                        f"I5: {name} promised {source.resolved_ts} and never gave {commit_ts}"
+                    )
+
+    def _look_at_what_is_needed(self) -> None:
+        """I12: what no checkpoint has passed is there, in the relay log and in its Pump; where
+        something is removed too early, the oldest goes first."""
+        ledger = self._tidb.ledger
+        unsaved = (
+            (start_ts, commit_ts)
+            for start_ts, commit_ts in ledger.committed.items()
+            if commit_ts > self._saved_ts and commit_ts not in ledger.perhaps_unseen
+        )
+        for start_ts, commit_ts in sorted(unsaved)[:OLDEST]:
+            values = ledger.values[commit_ts]
+            by = ledger.acknowledged[start_ts]
+            pump = next(each for each in self._pumps if each.name == by)
+            assert pump.disk.is_durable(values, VALUE), f"I12: {by} lost {commit_ts}, not saved yet"
+            if commit_ts <= self._relayed_ts:
+                there = self._drainer.disk.is_durable(values, "relay")
+                assert there, f"I12: the relay log lost {commit_ts}, not saved yet"
 
     def saved(self, checkpoint: Checkpoint) -> None:
         """I10 and I14, when a checkpoint is saved."""
@@ -86,8 +127,11 @@ class Checks:
     # --- at an acknowledgement, at a state of the downstream, at a loss of power -----------------
 
     def acknowledged(self, pump: str, binlog: bytes) -> None:
-        """I1: whoever is told OK may rely on it, whatever happens next."""
+        """I1: whoever is told OK may rely on it, whatever happens next; I6: so may who merges."""
         node = next(each for each in self._pumps if each.name == pump)
+        pulls = self._drainer.pulls if self._drainer.is_up else None
+        if pulls is not None and pulls.members is not None and pump not in pulls.members:
+            self._found.append(f"I6: {pump} acknowledged a binlog, and the merge does not know it")
         if not node.disk.is_durable(binlog, VALUE):
             self._found.append(f"I1: {pump} acknowledged {len(binlog)} bytes that are not durable")
 
@@ -104,7 +148,12 @@ class Checks:
         self._relayed_ts = high_ts
 
     def power_fails(self, node: Node) -> None:
-        """I2: an index row never points past fsynced bytes, in whatever state it survives."""
+        """I2: an index row never points past fsynced bytes, in whatever state it survives; I3: a
+        transaction is in one shard."""
+        shards: dict[Tso, Path] = {}
+        for path, (start_ts,) in node.disk.databases.rows("index.db", _STARTS):
+            if shards.setdefault(start_ts, path) != path:
+                self._found.append(f"I3: {start_ts} is in {path} and in {shards[start_ts]}")
         files, databases = node.disk.files, node.disk.databases
         for table in ("prewrites", "commits", "late"):
             for path, (fid, offset, length) in databases.rows("index.db", _PLACES % table):

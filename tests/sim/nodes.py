@@ -39,6 +39,7 @@ from binlogd.upstream.entry import DRAINER, PUMP
 from tests.sim.disk import SimDisk
 from tests.sim.loop import EPOCH_MS, SimLoop
 from tests.sim.network import Machine, SimNetwork
+from tests.sim.pulls import JudgedSources
 from tests.sim.upstream import SimHistory, SimPd, SimTikv
 
 PORT = 8250
@@ -223,6 +224,9 @@ class DrainerNode(Node):
     history: SimHistory | None = None
     make_sink: Callable[[], Sink] | None = None
     on_saved: Callable[[Checkpoint], None] = lambda _: None
+    found: list[str] = field(default_factory=list)
+    """What was seen in the middle of somebody's work, who must not be told."""
+    pulls: JudgedSources | None = None
     on_death: Callable[[], None] = lambda: None
     """Called when its process is there no more, however it ended."""
     dialect: Dialect = Dialect.MYSQL
@@ -236,7 +240,7 @@ class DrainerNode(Node):
 
     def start(self) -> None:
         """See Node; nobody looks at the Drainer of the life before."""
-        self.drainer = self.replication = self.resumes_at_s = None
+        self.drainer = self.replication = self.resumes_at_s = self.pulls = None
         super().start()
 
     def pause(self, for_s: float) -> None:
@@ -273,8 +277,9 @@ class DrainerNode(Node):
             cluster_id=world.pd.wait_known,
             horizon=Horizon(world.pd.observe, self.clock, ahead_max_s=600.0),
         )
+        self.pulls = JudgedSources(sources, self.found)
         ports = DrainerPorts(
-            sources=sources,
+            sources=self.pulls,
             history=self.history,
             make_sink=self.make_sink,
             relay=relay,
