@@ -14,7 +14,6 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.files.log import read_file_log
 from binlogd.drainer.files.sink import FileSink
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.pb_rows import ChangeEncoder
@@ -27,6 +26,7 @@ from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from tests.bench.load import Load, inserts, mixed, updates
 from tests.support.decoding import decoded
+from tests.support.pb_reader import read_file_log
 
 ROWS = 50_000
 ROUNDS = 3

@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from binlogd.drainer.files.log import read_file_log
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
@@ -28,6 +27,7 @@ from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.sim.mysql import SimMySql
 from tests.support.kafka import Kafka, read_committed
 from tests.support.mariadb import MariaDb
+from tests.support.pb_reader import read_file_log
 from tests.support.replay import sink_for
 from tests.support.tried import tried
 

@@ -22,7 +22,6 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
 from binlogd.drainer.files.archive import ArchiveOptions
-from binlogd.drainer.files.log import file_records
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.restore import restore
 from binlogd.drainer.schema_log import SchemaLog
@@ -37,6 +36,7 @@ from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 from tests.support.job_history import MemoryHistory
+from tests.support.pb_reader import file_records
 from tests.support.recordings_reader import RECORDINGS, committed, history
 from tests.support.replay import filter_for
 from tests.support.tried import tried

@@ -20,7 +20,7 @@ from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
-from binlogd.drainer.files.log import compressed_name, encode_record, file_records, read_file_log
+from binlogd.drainer.files.log import compressed_name, encode_record
 from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.files.tail import find_tail
@@ -60,6 +60,7 @@ from binlogd.upstream.store import SkipEntry, UpstreamStore, kept_jobs
 from binlogd.wire.generated.etcdserverpb import PutRequest, RangeRequest
 from binlogd.wire.peek import commit_binlog, prewrite_binlog
 from tests.support.damage import Kind, Reader
+from tests.support.pb_reader import file_records, read_file_log
 from tests.support.pump_world import at, commit, posix_world, pulled, rollback, written
 
 T = TypeVar("T")

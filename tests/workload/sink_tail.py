@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from binlogd.drainer.files.log import FRAMING, log_files, read_file_log, records_in
+from binlogd.drainer.files.log import FRAMING, log_files, records_in
 from binlogd.drainer.messages.named import RowKind
-from binlogd.drainer.messages.pb import PbColumn, PbEvent, head_of
-from binlogd.tidb.kinds import Tp
+from binlogd.drainer.messages.pb import head_of
 from binlogd.tso import NO_TS, Tso
+from tests.support.pb_reader import PbColumn, PbEvent, read_file_log
 from tests.workload.replica import Replica
 from tests.workload.values import Value
 
-_TEXTUAL = frozenset(
-    {Tp.NEW_DECIMAL, Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION, Tp.JSON, Tp.NEWDATE}
-)
+_TEXTUAL = frozenset({"decimal", "date", "datetime", "timestamp", "time", "json"})
 
 
 class SinkTail:
@@ -83,4 +81,4 @@ def _apply(event: PbEvent, replica: Replica) -> None:
 
 def _value(column: PbColumn, value: Value) -> Value:
     """The file has text where rows have `str`."""
-    return value.decode() if isinstance(value, bytes) and column.tp in _TEXTUAL else value
+    return value.decode() if isinstance(value, bytes) and column.mysql_type in _TEXTUAL else value

@@ -24,11 +24,10 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from binlogd.drainer.messages.pb import PbReader, PbTransaction
-from binlogd.errors import Corrupt, CorruptRelay
+from binlogd.errors import CorruptRelay
 from binlogd.log.drive import Reading, of_forward, of_stream
 from binlogd.log.scan import Batch, Ending, Framing, scan
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import Tso
 
 MAGIC = 471532804
 HEAD = struct.Struct("<IQ")
@@ -119,35 +118,12 @@ def encode_record(payload: bytes) -> bytes:
     return b"".join((HEAD.pack(MAGIC, len(payload)), payload, checksum))
 
 
-def read_file_log(directory: Path, *, after: Tso = NO_TS) -> Iterator[PbTransaction]:
-    """The transactions of a log above a commit_ts, in commit order.
+def records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
+    """The records of one file, compressed or not, one at a time. Offsets in a compressed file are
+    those of its content.
 
     Ends at the last whole record of the last file: a record that is still being written, or was cut
     by a crash, is not there yet. Raises CorruptRelay for everything else that does not verify.
-    """
-    reader = PbReader()
-    for path, record in file_records(directory):
-        try:
-            transaction = reader.decode(record.payload)
-        except Corrupt as error:
-            raise CorruptRelay(path, record.offset, str(error)) from error
-        if transaction.commit_ts > after:
-            yield transaction
-
-
-def file_records(directory: Path) -> Iterator[tuple[Path, Record]]:
-    """Every record of a log with the file it stands in; ends and raises as `read_file_log`."""
-    files = log_files([entry.name for entry in directory.iterdir()])
-    for file in files:
-        path = directory / file.name
-        for record in records_of(path, is_last=file is files[-1]):
-            yield path, record
-
-
-def records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
-    """The records of one file, compressed or not, one at a time; ends and raises as
-    `read_file_log`. Offsets in a compressed file are those of its content.
-
     A file that was compressed since its directory was read is found under its new name; one that
     was removed raises FileNotFoundError."""
     if path.name.endswith(COMPRESSED_SUFFIX):

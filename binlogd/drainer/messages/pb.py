@@ -11,8 +11,7 @@ Source: tidb-binlog proto/pb_binlog.proto, drainer/translator/pb.go; docs/FORMAT
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from binlogd.drainer.messages.named import (
@@ -36,87 +35,37 @@ TEXT_TYPES = frozenset[int](
 """Types whose values are written as text, and are `str` when read."""
 
 
-class PbColumn(NamedTuple):
-    """One column of one row. `changed_value` is the new value of an update, else None."""
-
-    tp: int
-    mysql_type: str
-    value: Value
-    changed_value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class PbEvent:
-    """One changed row; columns by name, in the order of the table."""
-
-    database: str
-    table: str
-    kind: RowKind
-    columns: Mapping[str, PbColumn]
-
-
-@dataclass(frozen=True, slots=True)
-class PbTransaction:
-    """One transaction: either rows in the order in which they changed, or one DDL text."""
-
-    commit_ts: Tso
-    ddl: str
-    events: tuple[PbEvent, ...]
-
-
-def decode(payload: bytes) -> PbTransaction:
-    """A serialised `Binlog`. Raises CorruptPayload for bytes that are none."""
-    return PbReader().decode(payload)
-
-
 class PbReader:
     """Reads transaction after transaction; what columns begin with is remembered between them."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, _Head] = {}
 
-    def decode(self, payload: bytes) -> PbTransaction:
-        """A serialised `Binlog`. Raises CorruptPayload for bytes that are none."""
-        try:
-            return self._transaction(payload)
-        except _MALFORMED as error:
-            raise _corrupt(error) from error
-
     def named(self, payload: bytes) -> NamedTransaction:
-        """The same with rows decoded one by one, when they are asked for. Raises CorruptPayload."""
+        """A serialised `Binlog`; rows are decoded one by one, when they are asked for.
+
+        Raises CorruptPayload for bytes that are none; so does whoever goes along the rows.
+        """
         try:
-            return self._named(payload)
+            commit_ts, ddl, data = _outline(payload)
         except _MALFORMED as error:
             raise _corrupt(error) from error
-
-    def _named(self, payload: bytes) -> NamedTransaction:
-        commit_ts, ddl, data = _outline(payload)
 
         def rows() -> Iterator[NamedRow]:
             try:
                 for begin, end in data:
                     for tag, at, stop in _spans(payload, begin, end):
                         if tag == _EVENTS_TAG:
-                            yield _named_row(self._event(payload[at:stop]))
+                            yield self._row(payload[at:stop])
             except _MALFORMED as error:
                 raise _corrupt(error) from error
 
         return NamedTransaction(commit_ts, None if ddl is None else without_use(ddl), rows)
 
-    def _transaction(self, payload: bytes) -> PbTransaction:
-        commit_ts, ddl, data = _outline(payload)
-        events = tuple(
-            self._event(payload[at:stop])
-            for begin, end in data
-            for tag, at, stop in _spans(payload, begin, end)
-            if tag == _EVENTS_TAG
-        )
-        return PbTransaction(commit_ts, ddl or "", events)
-
-    def _event(self, data: bytes) -> PbEvent:
+    def _row(self, data: bytes) -> NamedRow:
         database = table = ""
         kind = RowKind.INSERT
-        columns: dict[str, PbColumn] = {}
+        columns: dict[str, NamedColumn] = {}
         at, end = 0, len(data)
         while at < end:
             tag, size = data[at], data[at + 1]
@@ -130,16 +79,22 @@ class PbReader:
             if stop > end or tag & 7 != 2 or tag == _NO_FIELD:
                 raise ValueError(f"a field with tag {tag} of {size} bytes in an event")
             if tag == _ROW_TAG:
-                name, column = self._column(data, at, stop)
-                columns[name] = column
+                column = self._column(data, at, stop)
+                columns[column.name] = column
             elif tag == _DATABASE_TAG:
                 database = data[at:stop].decode()
             elif tag == _TABLE_TAG:
                 table = data[at:stop].decode()
             at = stop
-        return PbEvent(database, table, kind, columns)
+        found = list(columns.values())
+        if kind is RowKind.INSERT:
+            found = [NamedColumn(each.name, each.mysql_type, None, each.old) for each in found]
+        elif kind is RowKind.DELETE:
+            found = [NamedColumn(each.name, each.mysql_type, each.old, None) for each in found]
+        return NamedRow(database, table, kind, tuple(found))
 
-    def _column(self, data: bytes, begin: int, stop: int) -> tuple[str, PbColumn]:
+    def _column(self, data: bytes, begin: int, stop: int) -> NamedColumn:
+        """As in an update: `old` is `value`, `new` is `changed_value`."""
         # name, tp and mysql_type, each with a tag and a size of one byte, unless a name is long
         at = begin + 2 + data[begin + 1]
         at += 2 + data[at + 1]
@@ -153,15 +108,15 @@ class PbReader:
         end = value_at + size
         if end == stop:
             value = _read_datum(data[value_at:end], head.tp)
-            return head.name, PbColumn(head.tp, head.mysql_type, value, None)
+            return NamedColumn(head.name, head.mysql_type, value, None)
         size, changed_at = read_uvarint(data, end + 1)
         if data[end] != _CHANGED_TAG or changed_at + size != stop:
             return self._odd_column(data[begin:stop], at - begin)
         value = _read_datum(data[value_at:end], head.tp)
         changed = _read_datum(data[changed_at:stop], head.tp)
-        return head.name, PbColumn(head.tp, head.mysql_type, value, changed)
+        return NamedColumn(head.name, head.mysql_type, value, changed)
 
-    def _odd_column(self, data: bytes, head_bytes: int) -> tuple[str, PbColumn]:
+    def _odd_column(self, data: bytes, head_bytes: int) -> NamedColumn:
         """A column of any layout; remembers its head if it is of the usual one."""
         spans = _spans(data, 0, len(data))
         parts = {tag >> 3: data[at:end] for tag, at, end in spans if tag & 7 == 2}
@@ -174,29 +129,11 @@ class PbReader:
                 self._heads.clear()
             self._heads[data[:head_bytes]] = head
         old, new = (_read_datum(parts.get(n, NULL_DATUM), head.tp) for n in (4, 5))
-        return head.name, PbColumn(head.tp, head.mysql_type, old, new)
+        return NamedColumn(head.name, head.mysql_type, old, new)
 
 
 def _corrupt(error: Exception) -> CorruptPayload:
     return CorruptPayload(f"the payload is no pb_binlog.Binlog: {error}")
-
-
-def _named_row(event: PbEvent) -> NamedRow:
-    is_update, is_insert = event.kind is RowKind.UPDATE, event.kind is RowKind.INSERT
-    return NamedRow(
-        event.database,
-        event.table,
-        event.kind,
-        tuple(
-            NamedColumn(
-                name,
-                column.mysql_type,
-                None if is_insert else column.value,
-                column.changed_value if is_update else column.value if is_insert else None,
-            )
-            for name, column in event.columns.items()
-        ),
-    )
 
 
 _USE = re.compile(r"\s*use\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*;", re.IGNORECASE)

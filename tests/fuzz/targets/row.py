@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from binlogd.drainer.messages.pb import decode
 from binlogd.drainer.messages.pb_rows import row_events
 from binlogd.drainer.messages.pb_write import TableEncoder, dml_binlog
 from binlogd.errors import CorruptRow
@@ -12,6 +11,7 @@ from binlogd.tidb.kinds import OddRow
 from binlogd.tidb.row import RowDecoder, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
 from tests.fuzz.tables import TABLES, VALUES
+from tests.support.pb_reader import decode
 
 _DECODERS = [RowDecoder(each) for each in TABLES]
 _ENCODERS = [TableEncoder(each.database, each.info) for each in TABLES]

@@ -26,11 +26,6 @@ def seeds() -> list[bytes]:
 
 def run(data: bytes) -> None:
     """By each reader."""
-    try:
-        found = pb.decode(data)
-        assert pb.head_of(data).commit_ts == found.commit_ts
-    except CorruptPayload:
-        pass
     with contextlib.suppress(CorruptPayload):
         _read(data, pb.PbReader().named(data))
     if secondary.is_secondary(data):

@@ -19,7 +19,6 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
-from binlogd.drainer.files.log import file_records
 from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.secondary import decode
@@ -47,6 +46,7 @@ from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import peek
 from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.support.job_history import MemoryHistory
+from tests.support.pb_reader import file_records
 
 TABLE = Table(
     10, "t", (Column(1, "id", 0, FieldType(Tp.LONG)), Column(2, "v", 1, FieldType(Tp.LONGLONG)))

@@ -13,7 +13,7 @@ import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.archive import ArchiveOptions, FileArchive
-from binlogd.drainer.files.log import file_records, first_ts_of, log_files, read_file_log
+from binlogd.drainer.files.log import first_ts_of, log_files
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.txn import Txn
 from binlogd.errors import CorruptRelay
@@ -21,6 +21,7 @@ from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tso import Tso
 from tests.support.file_logs import recorded_txns
+from tests.support.pb_reader import file_records, read_file_log
 
 DAY_S = 86_400
 

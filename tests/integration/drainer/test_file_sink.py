@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.files.log import encode_record, file_records, log_files, read_file_log
+from binlogd.drainer.files.log import encode_record, log_files
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.messages.pb_write import ddl_binlog
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
@@ -26,6 +26,7 @@ from binlogd.tidb.model import Column, FieldType, Table, TableAt, Tp, job_from_j
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 from tests.sim.disk import SimDisk
+from tests.support.pb_reader import file_records, read_file_log
 
 TABLE = Table(
     7, "t", (Column(1, "id", 0, FieldType(Tp.LONG)), Column(2, "v", 1, FieldType(Tp.BLOB)))

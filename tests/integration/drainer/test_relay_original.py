@@ -11,7 +11,7 @@ import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.files.log import file_records, log_files
+from binlogd.drainer.files.log import log_files
 from binlogd.drainer.files.relay_original import BASE_NAME, OriginalRelay
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.secondary import decode
@@ -31,6 +31,7 @@ from tests.sim.disk import SimDisk
 from tests.support.artefacts import ARTEFACTS
 from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
+from tests.support.pb_reader import file_records
 from tests.support.recordings_reader import RECORDINGS, committed, compare, history
 from tests.support.replay import SKIPPED, filter_for, running, server_of, sink_for
 

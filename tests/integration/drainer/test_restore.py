@@ -12,7 +12,6 @@ import pytest
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.files.log import file_records
 from binlogd.drainer.files.sink import FileSink
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.pb import head_of
@@ -36,6 +35,7 @@ from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.integration.drainer.test_drainer import Place, rows, with_a_coming_column
 from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
+from tests.support.pb_reader import file_records
 from tests.support.recordings_reader import RECORDINGS, committed, compare, history
 from tests.support.replay import SKIPPED, filter_for, running, sink_for
 

@@ -11,12 +11,10 @@ from random import Random
 import pytest
 
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.files.log import file_records
 from binlogd.drainer.files.sink import FileSink
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.sink import KafkaSink
-from binlogd.drainer.messages import pb
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.restore_original import restore_original
 from binlogd.drainer.sqlite.sink import SqliteSink
@@ -40,6 +38,7 @@ from tests.integration.drainer.test_restore_original import relay as relay
 from tests.support.ddl_upstream import ID, Upstream, table
 from tests.support.kafka import Kafka, read_committed
 from tests.support.mariadb import MariaDb
+from tests.support.pb_reader import decode, file_records
 from tests.support.replay import apply_all, server_of
 from tests.workload import schema as tidb
 from tests.workload.schema import ColumnDef
@@ -97,7 +96,7 @@ async def test_files_hold_rows_alone(tmp_path: Path, disk: PosixDisk) -> None:
     out = tmp_path / "out"
     sink = FileSink(out, tmp_path / "savepoint", disk=disk, clock=WallClock())
     await apply_all(sink, iter(archived(Dialect.FILE).txns))
-    found = [pb.decode(record.payload) for _, record in file_records(out)]
+    found = [decode(record.payload) for _, record in file_records(out)]
     assert [len(each.events) for each in found] == [1, 1]
     assert not any(each.ddl for each in found)
 
@@ -118,7 +117,7 @@ async def test_a_restore_executes_none(tmp_path: Path, disk: PosixDisk) -> None:
     await replica.apply("replica", up_to=replica.ts(0.3), saved=replica.ts(0.2))
     done = await replica.restore()
     assert done.to_ts == replica.ts(1)
-    found = [pb.decode(payload) for payload in replica.records()]
+    found = [decode(payload) for payload in replica.records()]
     assert len(found) > 50
     assert not any(each.ddl for each in found)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.drainer.files.log import file_records
 from binlogd.drainer.messages.named import NamedRow
 from binlogd.drainer.messages.secondary import decode, is_secondary
 from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_message, dml_message
@@ -18,6 +17,7 @@ from binlogd.tools.raw import rows_of
 from binlogd.wire import peek
 from tests.support.artefacts import ARTEFACTS
 from tests.support.file_logs import recorded_txns
+from tests.support.pb_reader import file_records
 from tests.support.recordings_reader import RECORDINGS, committed
 
 GOLDEN = ARTEFACTS / "drainer_relay_keys.tar.gz"

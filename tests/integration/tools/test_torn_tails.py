@@ -13,7 +13,7 @@ from binlogd.archive.places import DirectoryIndex
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
-from binlogd.drainer.files.log import HEAD, encode_record, file_records, read_file_log
+from binlogd.drainer.files.log import HEAD, encode_record
 from binlogd.drainer.files.relay_original import whole_records
 from binlogd.drainer.files.tail import find_tail
 from binlogd.drainer.messages.pb_write import ddl_binlog
@@ -34,6 +34,7 @@ from binlogd.tools.records import records
 from binlogd.tools.transaction import CommitWindow, Meter
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.peek import commit_binlog, prewrite_binlog
+from tests.support.pb_reader import file_records, read_file_log
 
 TRANSACTIONS = 4
 DAMAGE = (CorruptRecord, CorruptRelay, Corrupt)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import RowKind
-from binlogd.drainer.messages.pb import PbColumn, PbHead, PbReader, decode, head_of
+from binlogd.drainer.messages.pb import PbHead, PbReader, head_of
 from binlogd.drainer.messages.pb_rows import ChangeEncoder
 from binlogd.drainer.messages.pb_write import (
     TableEncoder,
@@ -27,6 +27,7 @@ from binlogd.tidb.row import Value
 from binlogd.tso import Tso
 from binlogd.wire.generated import pb_binlog
 from binlogd.wire.peek import Mutation
+from tests.support.pb_reader import PbColumn, decode
 from tests.support.row_strategies import Sample, samples
 
 tsos = st.integers(0, 2**63 - 1).map(Tso)
@@ -86,13 +87,15 @@ def test_the_generated_messages_read_the_same(
     payload = dml_binlog(commit_ts, events)
     message = pb_binlog.Binlog().parse(payload)
     assert (message.commit_ts, message.tp) == (commit_ts, pb_binlog.BinlogType.DML)
+    types = {each.name: each.field_type.tp for each in sample.table.columns}
     for mine, theirs in zip(decode(payload).events, message.dml_data.events, strict=True):
         assert (mine.database, mine.table) == (theirs.schema_name, theirs.table_name)
         assert mine.kind == theirs.tp
         columns = [pb_binlog.Column().parse(row) for row in theirs.row]
         assert list(mine.columns) == [column.name for column in columns]
         for column, ours in zip(columns, mine.columns.values(), strict=True):
-            assert (ours.tp, ours.mysql_type) == (column.tp[0], column.mysql_type)
+            assert ours.mysql_type == column.mysql_type
+            assert column.tp == bytes((types[column.name],))
 
 
 @given(tsos, st.text(max_size=300))
@@ -146,8 +149,6 @@ def test_an_event_has_no_field_0(event: bytes) -> None:
     rows = b"\x0a" + bytes((len(event),)) + event
     payload = b"\x08\x00\x10\x01\x1a" + bytes((len(rows),)) + rows
     with pytest.raises(Corrupt):
-        decode(payload)
-    with pytest.raises(Corrupt):
         list(PbReader().named(payload).rows())
 
 
@@ -196,7 +197,7 @@ def test_an_insert_shows_columns_on_their_way_in_and_out_and_generated_ones() ->
     payload = dml_binlog(Tso(1), ChangeEncoder(at).events(mutation))
     (event,) = decode(payload).events
     assert event.columns == {
-        "c1": PbColumn(3, "int", 5, None),
-        "c2": PbColumn(3, "int", None, None),
-        "c3": PbColumn(3, "int", 7, None),
+        "c1": PbColumn("int", 5, None),
+        "c2": PbColumn("int", None, None),
+        "c3": PbColumn("int", 7, None),
     }

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.drainer.messages.pb import PbTransaction, decode
 from binlogd.drainer.messages.pb_rows import ChangeEncoder, row_events
 from binlogd.drainer.messages.pb_write import TableEncoder, dml_binlog
 from binlogd.errors import CorruptRow
@@ -26,6 +25,7 @@ from binlogd.tidb.model import (
 )
 from binlogd.tidb.row import RowDecoder
 from binlogd.tso import Tso
+from tests.support.pb_reader import PbTransaction, decode
 from tests.support.row_strategies import Mutilation, Sample, mutilations, samples
 
 Encode = Callable[[bytes], bytes]
