@@ -1,4 +1,4 @@
-"""Restoring from a relay log in the original's format: what a Go Drainer left, or wrote for one.
+"""Restoring from a relay log in the original's format, which a Go Drainer left.
 
 The same promise as `restore`. Its rows tell names, so no schema is needed; they are written
 safely, because nobody knows which of them had been applied. In a table without any key that can
@@ -19,8 +19,7 @@ import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.names import name_of
-from binlogd.drainer.files.log import Record, log_files
-from binlogd.drainer.files.relay_original import BASE_NAME, base_in, whole_records
+from binlogd.drainer.files.log import FRAMING, Record, log_files, records_in
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
@@ -30,7 +29,14 @@ from binlogd.drainer.restore import Restored, begin, check_complete, running, wh
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Skip
 from binlogd.errors import ConfigError, CorruptPayload, CorruptRelay
+from binlogd.log.checked_text import text_in
+from binlogd.log.drive import Reading, of_bytes
+from binlogd.log.scan import Ending, scan
+from binlogd.relay.frame import UNWRITTEN_BYTES
 from binlogd.tso import MAX_TS, NO_TS, Tso
+
+BASE_NAME = "base"
+"""The original passes over a file of this name."""
 
 log = structlog.get_logger(__name__)
 
@@ -88,9 +94,15 @@ async def restore_original(
 def base_of(directory: Path) -> Tso:
     """Above which commit_ts a log is complete; NO_TS where nobody tells (the original's).
 
-    Raises CorruptRelay."""
+    Earlier versions of binlogd wrote such logs too, and told it. Raises CorruptRelay."""
     path = directory / BASE_NAME
-    return base_in(path, path.read_bytes()) if path.exists() else NO_TS
+    if not path.exists():
+        return NO_TS
+    try:
+        return Tso(int(text_in(path.read_bytes())))
+    except ValueError as error:
+        todo = "write the commit_ts into it from which the log is complete, as a line"
+        raise CorruptRelay(path, 0, f"it holds no timestamp: {error}", todo=todo) from error
 
 
 def _records(directory: Path) -> Iterator[tuple[Path, Record]]:
@@ -99,6 +111,21 @@ def _records(directory: Path) -> Iterator[tuple[Path, Record]]:
         path = directory / file.name
         for record in whole_records(path, path.read_bytes(), is_newest=file is files[-1]):
             yield path, record
+
+
+def whole_records(path: Path, data: bytes, *, is_newest: bool) -> Iterator[Record]:
+    """The records of a file, up to where the newest one is torn. Raises CorruptRelay.
+
+    Torn is what `log.scan` says, or an end in zeros, which are pages that never reached the
+    disk; a record ends with a checksum.
+    """
+    reading = Reading(scan(FRAMING, size=len(data)), of_bytes(data))
+    yield from records_in(reading.batches())
+    end = reading.found
+    unwritten = bytes(min(len(data) - end.offset, UNWRITTEN_BYTES))
+    is_torn = end.ending is Ending.TORN or data.endswith(unwritten)
+    if end.ending is not Ending.WHOLE and not (is_newest and is_torn):
+        raise CorruptRelay(path, end.offset, end.reason)
 
 
 def _transactions(

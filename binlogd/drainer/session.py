@@ -51,7 +51,7 @@ from binlogd.merge.merge import MergeStatistics
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import BinlogSource, Sources
 from binlogd.relay.frame import RelayEntry
-from binlogd.relay.log import RelayStatistics
+from binlogd.relay.log import RelayStatistics, RelayWriter
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job, SchemaState
 from binlogd.tidb.schema import SchemaTracker
@@ -83,28 +83,6 @@ class DdlHistory(Protocol):
         ...
 
 
-class RelayLog(Protocol):
-    """What is durable before the sink is given it; each kind writes at one of the two places."""
-
-    async def open(self, *, after: Tso, snapshot: Callable[[], bytes]) -> None:
-        """Ready for what is above `after`; `snapshot` gives the schema of what was written."""
-
-    async def append_pulled(self, entries: Sequence[RelayEntry], /) -> int:
-        """Binlogs, before they move the schema: bytes of them that were written."""
-
-    async def append_translated(self, part: Sequence[tuple[Txn, bytes]], /) -> None:
-        """Each transaction with its binlog; of values that are carried there is none."""
-
-    async def collect(self, saved_ts: Tso) -> int:
-        """Removes what a checkpoint makes needless."""
-
-    async def close(self) -> None:
-        """Safe to call twice."""
-
-    def statistics(self) -> RelayStatistics:
-        """How it stands; cheap."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainerOptions:
     """Numbers and choices; defaults are those of the configuration."""
@@ -129,7 +107,7 @@ class DrainerPorts:
     sources: Sources | Sequence[BinlogSource]
     history: DdlHistory
     make_sink: Callable[[], Sink]
-    relay: RelayLog | None
+    relay: RelayWriter | None
     table_filter: TableFilter
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
@@ -318,7 +296,6 @@ class Session:
             await self._take_part(part)
         if not binlogs or binlogs[-1].commit_ts < pulled.resolved_ts:
             due = self._walk.due(Tso(pulled.resolved_ts + 1)) if self._walk is not None else []
-            await self._relay_translated([(txn, b"") for txn in due])
             self._walked_ts = pulled.resolved_ts
             await self._queue.put([*due, Skip(pulled.resolved_ts)])
 
@@ -330,17 +307,15 @@ class Session:
         found, failure = await self._decoded(part)
         if stages is not None and slow is not None:
             stages.relayed_from_ms = slow.now_ms()
-        await self._relay_pulled(found)
+        await self._to_relay(found)
         await self._load_coming(part, [each.job for each in found if each.job is not None])
-        translated: list[tuple[Txn, bytes]] = []
+        txns: list[Txn] = []
         try:
             for each in found:
-                translated += [(due, b"") for due in walk.due(each.binlog.commit_ts)]
-                translated.append((self._taken(each, walk), each.binlog.payload))
+                txns += walk.due(each.binlog.commit_ts)
+                txns.append(self._taken(each, walk))
         except Stuck as error:
             failure = error
-        txns = [txn for txn, _ in translated]
-        await self._relay_translated(translated)
         if self._events:
             await self._log_events(txns[-1].commit_ts if failure is None else None)
         if txns:
@@ -352,7 +327,7 @@ class Session:
         if failure is not None:
             raise failure
 
-    async def _relay_pulled(self, found: Sequence[Decoded]) -> None:
+    async def _to_relay(self, found: Sequence[Decoded]) -> None:
         if self._relay is None or not found:
             return
         entries = [
@@ -362,14 +337,9 @@ class Session:
         clock = asyncio.get_running_loop().time
         async with self._relaying:
             begin_s = clock()
-            size_bytes = await self._relay.append_pulled(entries)
+            size_bytes = await self._relay.append(entries)
         if size_bytes:
             self._ports.measures.relay.wrote(size_bytes, clock() - begin_s)
-
-    async def _relay_translated(self, translated: Sequence[tuple[Txn, bytes]]) -> None:
-        if self._relay is not None and translated:
-            async with self._relaying:
-                await self._relay.append_translated(translated)
 
     async def _load_coming(self, part: Sequence[CommittedBinlog], jobs: list[Job]) -> None:
         """Jobs that rows of this part may run ahead of: its own, and those in flight meanwhile."""

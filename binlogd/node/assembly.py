@@ -20,7 +20,6 @@ from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.files.archive import ArchiveOptions
-from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
@@ -431,16 +430,12 @@ def _trash_options(setup: Setup) -> TrashOptions | None:
     return TrashOptions(settings.trash_schema, keep_s)
 
 
-def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | OriginalRelay | None:
+def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | None:
     """The relay log, when one is configured."""
     if setup.relay_dir is None:
         return None
-    settings = setup.config.syncer.relay
-    if settings.format == "original":
-        return OriginalRelay(
-            setup.relay_dir, disk, WallClock(), max_file_bytes=settings.max_file_size
-        )
-    return RelayWriter(setup.relay_dir, disk, max_file_bytes=settings.max_file_size)
+    max_file_bytes = setup.config.syncer.relay.max_file_size
+    return RelayWriter(setup.relay_dir, disk, max_file_bytes=max_file_bytes)
 
 
 def gc_holders(setup: Setup) -> Sequence[str]:

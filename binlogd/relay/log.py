@@ -1,6 +1,6 @@
 """Writing a relay log: joined binlogs and DDL jobs, durable before the downstream sees them.
 
-Invariant. What `append_pulled` returned for is on disk and reads back, unless `collect` was told
+Invariant. What `append` returned for is on disk and reads back, unless `collect` was told
 that the checkpoint behind it is saved. Why it holds: a group is one frame, written and fsynced
 before the call returns; a new file is fsynced and so is its directory before anything is written
 behind its head; a failed write or fsync poisons the writer, and opening it again verifies the last
@@ -76,7 +76,7 @@ class RelayWriter:
     async def open(self, *, after: Tso, snapshot: Callable[[], bytes]) -> None:
         """Makes the log ready for transactions above `after`.
 
-        `snapshot` gives the schema after everything that earlier calls of `append_pulled` were
+        `snapshot` gives the schema after everything that earlier calls of `append` were
         given (and everything up to `after`); it is called when a file is begun. A torn tail is cut
         off. Raises CorruptRelay, ConfigError if another process writes here, LogFailed.
         """
@@ -125,7 +125,7 @@ class RelayWriter:
             self._files[-1] = replace(newest, size_bytes=end)
         return last_ts
 
-    async def append_pulled(self, entries: Sequence[RelayEntry], /) -> int:
+    async def append(self, entries: Sequence[RelayEntry]) -> int:
         """Returns when all entries are durable: the bytes of binlogs that were written.
 
         In commit_ts order; what the log already holds (commit_ts at or below its last) is passed
@@ -147,9 +147,6 @@ class RelayWriter:
             await self._cut_back()
             raise self._failure(error) from error
         return sum(len(entry.payload) for entry in fresh)
-
-    async def append_translated(self, _: object, /) -> None:
-        """Nothing: a restore translates what was pulled."""
 
     async def _append_group(self, group: Sequence[RelayEntry]) -> None:
         assert self._file is not None, "append before open"

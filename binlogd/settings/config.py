@@ -179,7 +179,7 @@ class RelayConfig(_Table, frozen=True):
 
     log_dir: str = ""
     max_file_size: Size = 10 << 20
-    format: Literal["binlogd", "original"] = "binlogd"
+    format: str = "binlogd"
     restore_after: Seconds = 180
 
 
@@ -421,7 +421,16 @@ def _check(config: Config, source: str) -> None:
             " its way in while another is on its way out; raise the one or lower the other"
         )
     _check_trash(config, source)
-    if config.syncer.relay.log_dir and config.syncer.db_type not in ("mysql", "tidb"):
+    _check_relay(config.syncer, source)
+
+
+def _check_relay(syncer: SyncerConfig, source: str) -> None:
+    if syncer.relay.format != "binlogd":
+        raise ConfigError(
+            f"{source}: syncer.relay.format: the relay log is written in binlogd's own format; one"
+            " of a Go Drainer is restored from, and not written any more; remove the key"
+        )
+    if syncer.relay.log_dir and syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
             f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
         )

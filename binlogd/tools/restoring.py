@@ -116,7 +116,7 @@ async def restore_from(
     """Restores from the relay log in its directory, whichever format it has."""
     sink = make_sink(setup, disk, beside.cluster_id, beside.skipped)
     wanted = table_filter(setup.config.syncer, beside.skipped)
-    if await has_original_relay(setup, disk, relay_dir):
+    if await has_original_relay(disk, relay_dir):
         server = downstream_server(setup)
         return await restore_original(
             relay_directory=relay_dir,
@@ -143,17 +143,11 @@ async def read_checkpoint(setup: Setup) -> Checkpoint | None:
         store.close()
 
 
-async def has_original_relay(setup: Setup, disk: PosixDisk, relay_dir: Path) -> bool:
-    """Whether the relay log is one of the original: by its files, else by the configuration."""
+async def has_original_relay(disk: PosixDisk, relay_dir: Path) -> bool:
+    """Whether what lies there is a relay log of the original, and none of ours."""
     try:
         names = await disk.sizes(relay_dir)
     except FileNotFoundError:
-        names = {}
-    is_there = {
-        "binlogd": any(suffix_of(name) is not None for name in names),
-        "original": any(is_log_file(name) for name in names),
-    }
-    configured = setup.config.syncer.relay.format
-    if is_there["binlogd"] != is_there["original"]:
-        return is_there["original"]
-    return configured == "original"
+        return False
+    has_ours = any(suffix_of(name) is not None for name in names)
+    return not has_ours and any(map(is_log_file, names))

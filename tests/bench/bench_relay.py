@@ -58,7 +58,7 @@ async def append(load: Load, groups: Groups, disk: PosixDisk, directory: Path) -
     await writer.open(after=NO_TS, snapshot=lambda: b"{}")
     begun, begun_cpu = perf_counter(), process_time()
     for group in groups:
-        await writer.append_pulled(group)
+        await writer.append(group)
     seconds, cpu = perf_counter() - begun, process_time() - begun_cpu
     await writer.close()
     bare_s, bare_cpu = await _bare(groups, disk, directory / "bare")

@@ -21,7 +21,6 @@ from binlogd.archive.view import local_view
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
 from binlogd.drainer.files.log import compressed_name, encode_record
-from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.files.tail import find_tail
 from binlogd.drainer.messages.pb_write import ddl_binlog
@@ -33,6 +32,7 @@ from binlogd.errors import Corrupt, CorruptRecord
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.log import gone, record
+from binlogd.log.checked_text import checksummed
 from binlogd.log.directory import pump_directory, segment_file, shards_below
 from binlogd.log.pointer import FIRST, FileId
 from binlogd.pump.bases import Bases
@@ -75,7 +75,6 @@ WRITERS: dict[str, list[str]] = {
     "archive/upload.py": ["description of an archive"],
     "archive/view.py": ["none: a view ends with who reads it"],
     "commands/savepoint.py": ["savepoint"],
-    "drainer/files/relay_original.py": ["original relay", "base of an original relay"],
     "drainer/files/sink.py": ["file of a sink", "compressed file", "savepoint"],
     "drainer/schema_log.py": ["schema log"],
     "drainer/sqlite/sink.py": ["none: a replica is the user's database, read by the user"],
@@ -349,7 +348,7 @@ def _relay(directory: Path) -> None:
         writer = RelayWriter(directory / "relay", disk, max_file_bytes=1 << 20)
         await writer.open(after=Tso(1), snapshot=lambda: SchemaTracker().snapshot())
         for ts in (2, 3, 4):
-            await writer.append_pulled([_entry(ts)])
+            await writer.append([_entry(ts)])
         await writer.close()
 
     _with_disk(wrote)
@@ -393,29 +392,12 @@ def _original(directory: Path) -> None:
 
 def _original_base(directory: Path) -> None:
     _original(directory)
-
-    async def wrote(disk: PosixDisk) -> None:
-        relay = OriginalRelay(directory / "relay", disk, WallClock(), max_file_bytes=1 << 20)
-        await relay._set_base(Tso(470611042594193417))
-
-    _with_disk(wrote)
+    (directory / "relay/base").write_bytes(checksummed(b"%d" % 470611042594193417))
 
 
 def _original_restored(directory: Path) -> object:
     found = original_transactions(directory / "relay", NO_TS, MAX_TS)
     return [(each.commit_ts, each.ddl) for each, _ in found]
-
-
-def _original_continued(directory: Path) -> object:
-    async def read(disk: PosixDisk) -> object:
-        relay = OriginalRelay(directory / "relay", disk, WallClock(), max_file_bytes=1 << 20)
-        await relay.open(after=Tso(2))
-        try:
-            return list(range(relay._last_ts))
-        finally:
-            await relay.close()
-
-    return _with_disk(read)
 
 
 def _schema(directory: Path) -> None:
@@ -659,7 +641,6 @@ def _kinds() -> list[Kind]:
         Reader("Drainer", _relay_continued, comes_again=True),
         Reader("dump --raw", _relay_listed),
     ]
-    original = [Reader("restore", _original_restored), Reader("Drainer", _original_continued)]
     files = [
         Reader("reading", _sink_read),
         Reader("dump --raw", _sink_shown),
@@ -758,12 +739,18 @@ def _kinds() -> list[Kind]:
             [Reader("Pump", lambda d: _with_disk(lambda disk: Bases(d, disk).declared()))],
         ),
         Kind("relay", _relay, "relay/*.log", relay, may_be_short=True, named_by=("is empty",)),
-        Kind("original relay", _original, "relay/binlog*", original, may_be_short=True),
+        Kind(
+            "original relay",
+            _original,
+            "relay/binlog*",
+            [Reader("restore", _original_restored)],
+            may_be_short=True,
+        ),
         Kind(
             "base of an original relay",
             _original_base,
             "relay/base",
-            [Reader("restore", lambda d: base_of(d / "relay")), original[1]],
+            [Reader("restore", lambda d: base_of(d / "relay"))],
         ),
         Kind("schema log", _schema, "schema/*.log", [Reader("Drainer", _schema_loaded)]),
         Kind(

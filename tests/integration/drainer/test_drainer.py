@@ -19,14 +19,11 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
-from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.messages.secondary import decode
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import Behind, DownstreamUnavailable, StatementRejected
-from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY
@@ -46,7 +43,6 @@ from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import peek
 from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.support.job_history import MemoryHistory
-from tests.support.pb_reader import file_records
 
 TABLE = Table(
     10, "t", (Column(1, "id", 0, FieldType(Tp.LONG)), Column(2, "v", 1, FieldType(Tp.LONGLONG)))
@@ -166,7 +162,7 @@ class Place:
     store: MemoryStore = field(default_factory=MemoryStore)
     source: Source = field(default_factory=Source)
     history: MemoryHistory = field(default_factory=lambda: MemoryHistory([DATABASE, CREATE]))
-    relay: RelayWriter | OriginalRelay | None = None
+    relay: RelayWriter | None = None
     schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
     ignored: tuple[int, ...] = ()
     initial_commit_ts: int = 0
@@ -511,25 +507,6 @@ async def test_a_crash_between_an_alter_and_the_values_behind_it_loses_none_with
         assert (15 in place.store.commit_tss) != is_saved_between
 
 
-async def test_carried_values_are_in_a_relay_log_of_the_original_in_their_place(
-    place: Place, tmp_path: Path
-) -> None:
-    disk = PosixDisk(threads=2)
-    place.relay = OriginalRelay(tmp_path, disk, WallClock(), max_file_bytes=1 << 20)
-    second = "ALTER TABLE `t` COMMENT = 'x'"
-    change = job(20, 19, 17, schema_id=5, table_id=10, TableInfo=json.loads(table_to_json(TABLE)))
-    place.history.known[change.id] = change
-    place.source.add(*with_a_coming_column(place), rows(18, [1]), ddl(change, 19, second))
-    place.source.add(rows(25, [2]))
-    async with place.running() as drainer:
-        await until(lambda: drainer.statistics().applied_ts == 25)
-    disk.close()
-    found = [decode(record.payload) for _, record in file_records(tmp_path)]
-    assert [each.commit_ts for each in found] == [2, 3, 5, 12, 14, 15, 18, 19, 25]
-    assert found[7].ddl is not None
-    assert found[7].ddl.text == second
-
-
 class SlowToSave(MemorySink):
     """A downstream that takes its time for a checkpoint."""
 
@@ -740,7 +717,7 @@ def disk() -> Iterator[PosixDisk]:
 class Suspicious(MemorySink):
     """Refuses to be given what the relay log does not hold."""
 
-    def __init__(self, store: MemoryStore, relay: RelayWriter | OriginalRelay) -> None:
+    def __init__(self, store: MemoryStore, relay: RelayWriter) -> None:
         super().__init__(store)
         self._relay = relay
 
@@ -753,15 +730,10 @@ class Suspicious(MemorySink):
         await super().submit(txns)
 
 
-@pytest.mark.parametrize("relay_format", ["binlogd", "original"])
 async def test_the_sink_sees_nothing_that_the_relay_log_does_not_hold(
-    place: Place, disk: PosixDisk, tmp_path: Path, relay_format: str
+    place: Place, disk: PosixDisk, tmp_path: Path
 ) -> None:
-    directory = tmp_path / "relay"
-    relay: RelayWriter | OriginalRelay = RelayWriter(directory, disk, max_file_bytes=2000)
-    if relay_format == "original":
-        relay = OriginalRelay(directory, disk, WallClock(), max_file_bytes=2000)
-    place.relay = relay
+    relay = place.relay = RelayWriter(tmp_path / "relay", disk, max_file_bytes=2000)
     place.sink = lambda: Suspicious(place.store, relay)  # type: ignore[method-assign]  # another
     place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 200)))
     for ts in (50, 120):

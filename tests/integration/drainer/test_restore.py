@@ -91,7 +91,7 @@ class Replica:
                 await writer.open(after=start, snapshot=self.tracker.snapshot)
                 opened = True
             if later:
-                await writer.append_pulled([self._entry(each) for each in later])
+                await writer.append([self._entry(each) for each in later])
             self._translate(later)
         await writer.close()
 
@@ -239,7 +239,7 @@ async def test_a_restore_passes_over_what_an_operator_has_decided_to_skip(
     schema.apply_finished_by(Tso(5))
     relay = RelayWriter(relay_dir, disk, max_file_bytes=1 << 20)
     await relay.open(after=Tso(5), snapshot=schema.snapshot)
-    await relay.append_pulled([RelayEntry(Tso(ts), rows(ts, [ts]).payload, b"") for ts in (8, 9)])
+    await relay.append([RelayEntry(Tso(ts), rows(ts, [ts]).payload, b"") for ts in (8, 9)])
     await relay.close()
     text = f'data-dir = "{tmp_path}"\n[syncer]\ndb-type = "file"\n[syncer.to]\ndir = "{out}"\n'
     setup = Setup(config.parse(text, "a test"))
@@ -363,7 +363,7 @@ async def test_values_that_came_before_their_column_are_restored_or_said_to_be_i
     ]
     relay = RelayWriter(tmp_path, disk, max_file_bytes=1 << 20)
     await relay.open(after=Tso(0), snapshot=SchemaTracker().snapshot)
-    await relay.append_pulled(entries)
+    await relay.append(entries)
     await relay.close()
     place.store.checkpoint = Checkpoint(Tso(checkpoint))
     place.store.applied_ts = Tso(checkpoint)
@@ -390,7 +390,7 @@ async def test_an_unreadable_binlog_is_passed_over_where_it_is_ignored(
     schema.apply_finished_by(Tso(5))
     relay = RelayWriter(tmp_path, disk, max_file_bytes=1 << 20)
     await relay.open(after=Tso(5), snapshot=schema.snapshot)
-    await relay.append_pulled(entries)
+    await relay.append(entries)
     await relay.close()
     place.store.checkpoint = Checkpoint(Tso(5))
     place.store.applied_ts = Tso(5)

@@ -71,7 +71,7 @@ class Scene:
         """Writes the relay log and applies everything once: how many commands that took."""
         writer = RelayWriter(self.relay, self.disk, max_file_bytes=1 << 20)
         await writer.open(after=Tso(0), snapshot=lambda: self.snapshot)
-        await writer.append_pulled(self.entries)
+        await writer.append(self.entries)
         await writer.close()
         self.clean()
         async with DyingProxy(server_of(self.mariadb)).running() as proxy:

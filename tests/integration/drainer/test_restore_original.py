@@ -5,29 +5,35 @@ from __future__ import annotations
 import gzip
 import shutil
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.files.log import encode_record
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.restore import Restored
-from binlogd.drainer.restore_original import restore_original
+from binlogd.drainer.restore_original import BASE_NAME, restore_original
+from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import ConfigError, CorruptRelay
+from binlogd.log.checked_text import checksummed
 from binlogd.tso import Tso
+from tests.integration.drainer.test_secondary_recordings import message
 from tests.support.artefacts import ARTEFACTS
 from tests.support.mariadb import MariaDb
-from tests.support.recordings_reader import RECORDINGS
-from tests.support.replay import SKIPPED, apply_all, server_of, sink_for, translated
+from tests.support.recordings_reader import RECORDINGS, committed, compare
+from tests.support.replay import SKIPPED, apply_all, running, server_of, sink_for, translated
 
 CHECKPOINT_TS, RECOVERED_TS, LAST_TS = (
     Tso(470611451185725448),
     Tso(470611451199094800),
     Tso(470611451290845195),
 )
+Part = list[tuple[Txn, bytes]]
 LEFT_OUT = ("keys_tidb", "keys_fk", "keys_wrong")
 LOST_BEFORE = ("ci_general_ci", "ci_unicode_ci", "ci_unicode_ci_nc", "prefix_pk")
 """Where the Go Drainer had lost rows before it was killed (keys equal by collation)."""
@@ -139,3 +145,60 @@ async def test_what_a_killed_go_drainer_left_is_completed(relay: Path, mariadb: 
     assert (await restored(mariadb, relay)).was_consistent
     with pytest.raises(ConfigError, match="cannot take any back"):
         await restored(mariadb, relay, RECOVERED_TS)
+
+
+def written(directory: Path, part: Part, base_ts: Tso) -> Path:
+    """A relay log in the original's format, with the file `base` that earlier versions wrote."""
+    directory.mkdir()
+    records = [encode_record(message(txn, payload)) for txn, payload in part]
+    (directory / "binlog-0000000000000000-20261121055056").write_bytes(b"".join(records))
+    (directory / BASE_NAME).write_bytes(checksummed(b"%d" % base_ts))
+    return directory
+
+
+def kept(left_out: Sequence[str]) -> Part:
+    """What of a recording leaves something downstream."""
+    payloads = {each.commit_ts: each.payload for each in committed(RECORDINGS / "keys")}
+    found = translated(RECORDINGS / "keys", left_out)
+    return [
+        (txn, payloads.get(txn.commit_ts, b""))
+        for txn in found
+        if isinstance(txn, Dml) or (isinstance(txn, Ddl) and not txn.is_skipped)
+    ]
+
+
+class Crashed(Exception):
+    """The end of the Drainer's process."""
+
+
+async def test_a_database_left_in_the_middle_is_completed(tmp_path: Path, mariadb: MariaDb) -> None:
+    left_out = (*SKIPPED["keys"], *LEFT_OUT, "keys.no_key", "keys.uniq_null", "keys.shard*")
+    part = kept(left_out)
+    saved = part[len(part) // 3][0].commit_ts
+    relay = written(tmp_path / "relay", part, Tso(0))
+    sink = sink_for(mariadb, 2)
+    with pytest.RaisesGroup(Crashed):
+        async with running(sink):
+            await sink.submit([txn for txn, _ in part if txn.commit_ts <= saved])
+            await sink.flush()
+            await sink.save(Checkpoint(saved))
+            await sink.submit([txn for txn, _ in part if txn.commit_ts > saved][:90])
+            raise Crashed
+    done = await restored(mariadb, relay)
+    assert (done.from_ts, done.to_ts) == (saved, part[-1][0].commit_ts)
+    connection = mariadb.connect()
+    assert [str(each) for each in compare(RECORDINGS / "keys", connection, left_out)] == []
+    connection.close()
+
+
+async def test_a_log_that_begins_behind_the_checkpoint_is_refused(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    part = kept(LEFT_OUT)
+    relay = written(tmp_path / "relay", part[60:], part[59][0].commit_ts)
+    sink = sink_for(mariadb, 1)
+    await sink.open()
+    await sink.save(Checkpoint(part[50][0].commit_ts))
+    await sink.close()
+    with pytest.raises(ConfigError, match="what lies between cannot be restored"):
+        await restored(mariadb, relay)

@@ -17,7 +17,6 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
-from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
 from binlogd.drainer.schema_log import SchemaLog
@@ -46,15 +45,7 @@ PORTS = {
     "history": ["job", "index", "read"],
     "sink": ["open", "run", "submit", "flush", "applied_ts", "save", "close", "statistics"],
     "sinks": ["make"],
-    "relay": ["open", "append_pulled", "append_translated", "collect", "close", "statistics"],
-    "original relay": [
-        "open",
-        "append_pulled",
-        "append_translated",
-        "collect",
-        "close",
-        "statistics",
-    ],
+    "relay": ["open", "append", "collect", "close", "statistics"],
     "measures": ["pulled", "submitted", "could_not_decode", "statistics"],
     "relay measures": ["wrote"],
     "schema log": ["load", "begin", "append", "collect", "close"],
@@ -138,11 +129,7 @@ async def replicating(
     alone: Standing, store: MemoryStore, broken: Broken
 ) -> AsyncIterator[Replication]:
     world, within = alone.world, broken.within
-    relay: RelayWriter | OriginalRelay
-    if broken.port == "original relay":
-        relay = OriginalRelay(world.directory / "r", world.disk, world.clock, max_file_bytes=1)
-    else:
-        relay = RelayWriter(world.directory / "r", world.disk, max_file_bytes=400)
+    relay = RelayWriter(world.directory / "r", world.disk, max_file_bytes=400)
     measures = within("measures", DrainerMeasures())
     within("relay measures", measures.relay)
     sources = FixedSources([within("source", Source(each)) for each in alone.pump.sources()])
@@ -151,7 +138,7 @@ async def replicating(
         sources=MeasuredSources(sources, measures, world.clock),
         history=within("history", MemoryHistory([DATABASE, CREATE])),
         make_sink=lambda: within("sinks", odds).make(),
-        relay=within(broken.port, relay) if broken.port.endswith("relay") else relay,
+        relay=within("relay", relay),
         measures=measures,
         schema_log=within("schema log", SchemaLog(world.directory / "schema", world.disk)),
         table_filter=within("filter", TableFilter()),

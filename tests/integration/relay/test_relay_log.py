@@ -40,7 +40,7 @@ async def test_what_a_killed_process_had_not_synced_is_synced_before_it_is_built
     disk, directory = SimDisk(random.Random(1)), Path("/relay")
     writer = RelayWriter(directory, disk, max_file_bytes=1 << 20)
     await writer.open(after=Tso(1), snapshot=lambda: b"schema")
-    await writer.append_pulled([entry(2)])
+    await writer.append([entry(2)])
     (file,) = [each for path, each in disk.files.items() if path.suffix == ".log"]
     file.synced -= 10  # killed between write and sync
     later = RelayWriter(directory, disk.kill(), max_file_bytes=1 << 20)
@@ -53,14 +53,14 @@ async def test_after_a_failed_sync_the_page_cache_is_not_believed() -> None:
     disk, directory = SimDisk(random.Random(1)), Path("/relay")
     writer = RelayWriter(directory, disk, max_file_bytes=1 << 20)
     await writer.open(after=Tso(1), snapshot=lambda: b"schema")
-    await writer.append_pulled([entry(2)])
+    await writer.append([entry(2)])
     disk.fail_syncs = 1
     with pytest.raises(LogFailed):
-        await writer.append_pulled([entry(3)])
+        await writer.append([entry(3)])
     await writer.close()
     await writer.open(after=Tso(1), snapshot=lambda: b"schema")
     assert writer.last_ts == 2
-    await writer.append_pulled([entry(2), entry(3)])
+    await writer.append([entry(2), entry(3)])
     relay = await read_relay(disk.crash(), directory, Tso(1))
     assert [each.commit_ts async for batch in relay.batches for each in batch] == [2, 3]
 
@@ -80,7 +80,7 @@ class Log:
     async def write(self, *calls: list[int], after: int = 0) -> None:
         writer = await self.writer(after)
         for call in calls:
-            await writer.append_pulled([entry(ts) for ts in call])
+            await writer.append([entry(ts) for ts in call])
             self.seen = max(self.seen, *call)
         await writer.close()
 
@@ -248,7 +248,7 @@ async def test_collecting_stays_behind_the_saved_checkpoint(relay_log: Log) -> N
     relay_log.max_file_bytes = 1
     writer = await relay_log.writer()
     for ts in range(1, 30):
-        await writer.append_pulled([entry(ts)])
+        await writer.append([entry(ts)])
         relay_log.seen = ts
         if ts > 5:
             await writer.collect(Tso(ts - 5))
@@ -272,17 +272,17 @@ async def test_a_second_writer_is_refused(relay_log: Log) -> None:
 
 async def test_a_failed_write_poisons_the_writer_until_it_is_opened_again(relay_log: Log) -> None:
     writer = await relay_log.writer()
-    await writer.append_pulled([entry(1)])
+    await writer.append([entry(1)])
     (path,) = relay_log.files()
     assert writer._file is not None
     await writer._file.close()  # the descriptor is gone: the next write fails with EBADF
     for _ in range(2):
         with pytest.raises(LogFailed):
-            await writer.append_pulled([entry(2)])
+            await writer.append([entry(2)])
     assert writer.statistics().last_error
     await writer.close()
     await writer.open(after=Tso(1), snapshot=bytes)
-    await writer.append_pulled([entry(2)])
+    await writer.append([entry(2)])
     await writer.close()
     assert path in relay_log.files()
     assert [each.commit_ts for each in (await relay_log.read())[1]] == [1, 2]
@@ -291,7 +291,7 @@ async def test_a_failed_write_poisons_the_writer_until_it_is_opened_again(relay_
 async def test_a_large_call_is_several_groups_and_all_of_it_comes_back(relay_log: Log) -> None:
     large = [entry(ts, size=7 << 20) for ts in (1, 2, 3, 4, 5)]
     writer = await relay_log.writer()
-    await writer.append_pulled(large)
+    await writer.append(large)
     assert writer.statistics().groups_appended == 2
     await writer.close()
     assert (await relay_log.read())[1] == large
@@ -312,7 +312,7 @@ async def main(directory, after):
     while True:
         payload = b"x" * (ts % 300) + b"!"
         group = [RelayEntry(Tso(ts + n), payload, b"") for n in range(1, 2 + ts % 7)]
-        await writer.append_pulled(group)
+        await writer.append(group)
         ts += len(group)
         print(ts, file=sys.stderr, flush=True)
 

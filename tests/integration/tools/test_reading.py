@@ -61,7 +61,7 @@ async def write_relay(directory: Path, binlogs: Sequence[CommittedBinlog], name:
     await writer.open(after=Tso(0), snapshot=tracker.snapshot)
     for at in range(0, len(binlogs), 25):
         part = [(each, decoded(each, jobs).job) for each in binlogs[at : at + 25]]
-        await writer.append_pulled(
+        await writer.append(
             [
                 RelayEntry(each.commit_ts, each.payload, job.raw if job else b"")
                 for each, job in part

@@ -14,9 +14,9 @@ from binlogd.archive.task import Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
 from binlogd.drainer.files.log import HEAD, encode_record
-from binlogd.drainer.files.relay_original import whole_records
 from binlogd.drainer.files.tail import find_tail
 from binlogd.drainer.messages.pb_write import ddl_binlog
+from binlogd.drainer.restore_original import whole_records
 from binlogd.errors import Corrupt, CorruptRecord, CorruptRelay
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record

@@ -156,6 +156,7 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
             "line 3: syncer.ignore-table.db-name: must be text",
         ),
         ("[syncer.to]\npassword = 1234", "syncer.to.password: must be text in quotes"),
+        ('[syncer.relay]\nformat = "original"', "a Go Drainer is restored from, and not written"),
         ('[syncer.relay]\nlog-dir = "relay"', 'goes with db-type "mysql" or "tidb" only'),
     ],
 )
