@@ -323,7 +323,7 @@ def read_toml(text: str, source: str) -> dict[str, Any]:
     """TOML as it is written, but for `_` in a key, which is taken for `-`. Raises ConfigError."""
     try:
         return dict(_hyphenated(tomllib.loads(text)))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of tomllib, or of Python for a number of thousands of digits
         is_open = str(error).startswith(("Illegal character", "Unterminated string"))
         hint = "; a text lacks its closing quote" if is_open else ""
         raise ConfigError(f"{source}: is not TOML: {error}{hint}") from error

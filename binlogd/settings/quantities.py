@@ -10,15 +10,20 @@ import msgspec
 
 from binlogd.errors import ConfigError
 
-Size = Annotated[int, "bytes"]
+_SIZE_MAX = (1 << 63) - 1
+_DURATION_MAX_S = 1e10
+"""Some 300 years: what adds it to a time stays a time."""
+Size = Annotated[int, msgspec.Meta(le=_SIZE_MAX, description="bytes")]
 """Of a key: a number of bytes, or text such as "64 MiB", which `in_units` turns into that."""
-Seconds = Annotated[float, "seconds"]
+Seconds = Annotated[float, msgspec.Meta(le=_DURATION_MAX_S, description="seconds")]
 """Of a key: a number of seconds, or text such as "90s" or "1h30m"."""
 
-_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*((?:[kmgtpe]i?)?b?)\s*", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|ms|s|m|h)")
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DAY_S = 86_400.0
+_DIGITS_MAX = 9
+"""Of a number of days or a port; Python refuses to read one of thousands."""
 _PORT_MAX = 65535
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -53,7 +58,7 @@ def address_of(key: str, text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not (separator and host and "/" not in host and port.isascii() and port.isdigit()):
         raise ConfigError(f'{key}: expected "host:port", got "{text}"')
-    if int(port) > _PORT_MAX:
+    if len(port) > _DIGITS_MAX or int(port) > _PORT_MAX:
         raise ConfigError(f'{key}: a port is at most {_PORT_MAX}, got "{text}"')
     return host.strip("[]"), int(port)
 
@@ -88,8 +93,8 @@ def retention_s(key: str, text: int | str) -> float:
     days = str(text).removesuffix("d")
     if isinstance(text, str) and not days.isdecimal():
         return duration_s(key, text, 'use 7 or "7d" for 7 days, "7h" for 7 hours')
-    if int(days) <= 0:
-        raise ConfigError(f"{key}: {text}: must be above 0")
+    if len(days) > _DIGITS_MAX or not 0 < int(days) * _DAY_S <= _DURATION_MAX_S:
+        raise ConfigError(f"{key}: {text}: must be above 0 and below 300 years")
     return int(days) * _DAY_S
 
 
@@ -107,8 +112,8 @@ def duration_s(key: str, text: str, hint: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ConfigError(f'{key}: "{text}": {hint}')
     duration = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    if duration <= 0:
-        raise ConfigError(f"{key}: {text}: must be above 0; {hint}")
+    if not 0 < duration <= _DURATION_MAX_S:
+        raise ConfigError(f"{key}: {text}: must be above 0 and below 300 years; {hint}")
     return duration
 
 
@@ -123,10 +128,13 @@ def size_bytes(size: str) -> int:
     """A size in bytes, of text such as "10 GiB", "500MB", "1k"; "" is 0. Raises ConfigError."""
     if not size:
         return 0
-    match = _SIZE.match(size)
+    match = _SIZE.fullmatch(size)
     if match is None:
         raise ConfigError(f'size "{size}": use a number of bytes, or text such as "10 GiB"')
     number, unit = match[1], match[2].lower()
     base = 1024 if "i" in unit else 1000
     power = "bkmgtpe".index(unit[0]) if unit else 0
-    return int(float(number) * base**power)
+    size_b = float(number) * base**power
+    if size_b > _SIZE_MAX:
+        raise ConfigError(f'size "{size}": it is beyond 8 EiB, more than any file or memory has')
+    return int(size_b)

@@ -186,10 +186,10 @@ def _converted(name: str, text: str, kind: Any) -> Any:
             return text  # what is no such quantity, or no word out of some, is named by the check
         plain = type(kinds[0]) if origin is Literal else kind
         return msgspec.convert(text, plain, strict=False)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: expected a list or table as TOML has it") from error
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name}: {right_form(plain)}") from error
+    except ValueError as error:
+        raise ConfigError(f"{name}: expected a list or table as TOML has it") from error
 
 
 # --- secrets ----------------------------------------------------------------------------

@@ -56,5 +56,6 @@ SCENARIOS: dict[str, Plan] = {
     "a copy takes over between the checkpoint and the progress beside it": plan(
         10058, transactions=16
     ),
+    "a copy takes over between a look at the lanes and the save of a checkpoint": plan(10231),
     "a Drainer dies between a DDL that is done and the end of its note": _emptied(175),
 }

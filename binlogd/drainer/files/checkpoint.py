@@ -77,7 +77,7 @@ class Savepoint:
         """
         try:
             stored = msgspec.convert(_parsed(text.decode()), _Stored)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        except (ValueError, msgspec.ValidationError) as error:
             raise ConfigError(
                 f"{origin} is no savepoint of a Drainer ({error}); correct or delete it, and give"
                 " drainer.initial-commit-ts"

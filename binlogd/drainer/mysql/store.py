@@ -31,6 +31,7 @@ from binlogd.drainer.rows.progress import (
     lanes_of,
     not_as_left,
     restart_of,
+    went_back,
 )
 from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.tso import NO_TS, Tso
@@ -273,8 +274,8 @@ class MySqlStore:
         async def together(session: SqlSession) -> None:
             async with session.transaction():
                 found = await self._lanes(session, left)
-                if len(found) != len(left) or any(map(LanePosition.is_before, found, left)):
-                    raise not_as_left(str(self._here), found, left)
+                if wrong := went_back(str(self._here), found, left):
+                    raise wrong
                 for statement in statements:
                     await session.run(statement)
 

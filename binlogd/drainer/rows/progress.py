@@ -163,10 +163,24 @@ def restart_of(
     )
 
 
+def went_back(
+    server: str, found: Sequence[LanePosition], left: Sequence[LanePosition]
+) -> BinlogdError | None:
+    """What to raise where a lane is behind where this process left it, or lanes are missing; None
+    where each stands there, or further.
+
+    For lanes that are at work: one that went on tells nothing.
+    """
+    if len(found) != len(left):
+        return not_as_left(server, found, left)
+    is_behind = any(map(LanePosition.is_before, found, left))
+    return DownstreamWentBack(server, _shown(found), _shown(left)) if is_behind else None
+
+
 def not_as_left(
     server: str, found: Sequence[LanePosition], left: Sequence[LanePosition]
 ) -> BinlogdError:
-    """What to raise where lanes are not where this process left them.
+    """What to raise where lanes that are at rest are not where this process left them.
 
     Who is further than we came was moved by somebody else at work, and going on would be a quarrel;
     everything else is a downstream that lost something.

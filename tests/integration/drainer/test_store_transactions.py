@@ -11,7 +11,7 @@ import pytest
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.rows.progress import LanePosition
-from binlogd.errors import Refused
+from binlogd.errors import DownstreamWentBack, Refused
 from binlogd.tso import Tso
 from tests.support.mariadb import MariaDb
 from tests.support.replay import CLUSTER_ID, server_of
@@ -101,3 +101,18 @@ async def test_a_copy_that_takes_over_while_it_is_opened_is_not_raised_to_what_w
     checkpoint, restart, _ = await store.open(2)
     assert checkpoint == Checkpoint(Tso(10))
     assert (restart.low_ts, restart.high_ts, restart.is_set_back) == (10, 10, False)
+
+
+async def test_a_server_that_went_back_is_told_from_one_that_somebody_else_moved(
+    store: MySqlStore, mariadb: MariaDb
+) -> None:
+    """Lanes go on while a checkpoint is saved: so one that is further tells nothing, and one that
+    is behind tells of a copy that took over."""
+    left = [LanePosition(Tso(20))] * 2
+    await store.lay_out((await store.open(2))[1].lanes, left)
+    move = f"UPDATE {HERE}.progress SET commit_ts = %d WHERE lane = %d"
+    mariadb.execute(move % (30, 1))
+    await store.save(Checkpoint(Tso(20)), left)
+    mariadb.execute(move % (10, 0))
+    with pytest.raises(DownstreamWentBack, match="commit_ts 10, 30"):
+        await store.save(Checkpoint(Tso(20)), left)

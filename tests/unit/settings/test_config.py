@@ -248,6 +248,32 @@ def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
     assert size_bytes(text) == size
 
 
+@pytest.mark.parametrize(
+    "text", ["1 iB", "1 ib", "1.2.3", ".", "8 EiB", "9" * 400, "9" * 400 + " GiB"]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="size "):
+        size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    "key", ["pump.gc", "pump.stop-write-at-available-space", "pump.fake-binlog-interval"]
+)
+@pytest.mark.parametrize("digits", [30, 400, 5_000])
+@pytest.mark.parametrize("form", ["{}", '"{}"', '"{}h"', '"{}d"', '"{} GiB"'])
+def test_a_number_that_no_key_can_mean_is_refused(key: str, digits: int, form: str) -> None:
+    table, name = key.split(".")
+    with pytest.raises(ConfigError):
+        config.parse(f"[{table}]\n{name} = {form.format('9' * digits)}\n", "t")
+    with pytest.raises(ConfigError):
+        sources.read(None, {sources.variable_of(key): form.format("9" * digits).strip('"')})
+
+
+def test_a_port_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a port is at most 65535"):
+        config.parse(f'addr = "127.0.0.1:{"9" * 5_000}"\n', "t")
+
+
 def _keys_of(kind: object, table: type[msgspec.Struct], prefix: str = "") -> list[str]:
     found = []
     for name, each in get_type_hints(table, include_extras=True).items():
