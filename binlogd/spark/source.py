@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -64,6 +65,7 @@ else:
 
 
 _OFFSET = "commit_ts"
+SPARK_MIN = (4, 1)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,15 @@ class SourcePart(InputPartition):
 
 class BinlogdSource(DataSource):
     """The data source; `request` has the options."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Raises ConfigError on a Spark that is older than SPARK_MIN."""
+        if tuple(map(int, pyspark.__version__.split(".")[:2])) < SPARK_MIN:
+            raise ConfigError(
+                f"this is Spark {pyspark.__version__}; binlogd needs 4.1 or newer: run it on"
+                " another cluster, and read there what it writes"
+            )
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

@@ -38,6 +38,19 @@ def test_the_net_changes_of_a_whole_log_are_what_the_tables_hold(logged: Logged)
         assert held(logged.workload, name, net) == expected(logged.workload, name), name
 
 
+@pytest.mark.parametrize("version", ["3.5.6", "4.0.1"])
+def test_an_older_spark_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+    with pytest.raises(ConfigError, match=rf"this is Spark {version}; binlogd needs 4\.1 or newer"):
+        BinlogdSource({"path": "/log", "table": "shop.orders"})
+
+
+@pytest.mark.parametrize("version", ["4.1.0", "4.10.0", "4.2.0.dev3", "5.0.0"])
+def test_a_newer_spark_is_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+    assert BinlogdSource({"table": "shop.orders"}).options["table"] == "shop.orders"
+
+
 def test_parts_put_together_are_the_whole(logged: Logged) -> None:
     name = "bank.accounts"
     whole = read(logged.options(table=name))
