@@ -28,6 +28,8 @@ BUILD = ROOT / "build"
 INPUT_BYTES_MAX = 4096
 INPUT_S_MAX = 10
 MEMORY_MIB_MAX = 1500
+CHILD_S_MAX = 200
+"""Then another process goes on: what instruments the code keeps some 25 KB for each input."""
 CRASHES_MAX = 5
 """Of one target in one run; the same place counts once."""
 KEPT_BYTES_MAX = 24 << 10
@@ -49,14 +51,14 @@ def search(name: str, seconds: int) -> dict[str, Any]:
         left = seconds - int(monotonic() - began_s)
         if left <= 0:
             break
-        output = _searched(name, work, left)
+        output = _searched(name, work, min(left, CHILD_S_MAX))
         executions += sum(map(int, _UNITS.findall(output)))
         coverage = max([coverage, *map(int, _COVERAGE.findall(output))])
         artefact = re.search(r"Test unit written to (\S+)", output)
         if artefact is None:
             if not executions:
                 raise ChildProcessError(f"{name}: the search did not run:\n{output[-4000:]}")
-            break
+            continue
         reasons = _FAULT.findall(output)
         reason = reasons[-1] if reasons else "time or memory"
         if reason in found:

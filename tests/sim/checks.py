@@ -78,8 +78,6 @@ class Checks:
         assert now.write_queue_bytes <= now.write_queue_bytes_max, (
             f"I13: {node.name} waits to write"
         )
-        queued = max(shard.index_queue_records for shard in now.shards)
-        assert queued <= node.options.index_queue_max, f"I13: {queued} wait for an index"
 
     def _look_at_drainer(self) -> None:
         drainer = self._drainer.drainer
