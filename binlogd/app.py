@@ -328,7 +328,13 @@ def _beside(
             RemoteDrainers(pump, upstream.registry, node.identity.drainer).run,
         )
         yield "row index", RowIndexer(setup.data_dir, partial(_log_bytes, pump)).run
-        archiver = archiving(setup, upstream, pump.logs, lambda ts: pump.hold_gc(HOLD, ts))
+        archiver = archiving(
+            setup,
+            upstream,
+            pump.logs,
+            lambda ts: pump.hold_gc(HOLD, ts),
+            lambda: pump.max_commit_ts,
+        )
         if archiver is not None:
             node.archiver = ArchiverReport(archiver)
             yield "archiver", archiver.run

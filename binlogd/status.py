@@ -203,7 +203,8 @@ class UpstreamStatus(Struct, frozen=True, kw_only=True):
 
 class ArchiveStatus(Struct, frozen=True, kw_only=True):
     """`waiting` segments are sealed and not archived; `failed` is why, "" while all goes well. It
-    can be read behind `gone_ts`; retention deleted `removed` files."""
+    can be read behind `gone_ts`; retention deleted `removed` files. It had all that was durable
+    `behind_s` ago; None: sealed segments alone are copied."""
 
     url: str
     segments: int
@@ -214,6 +215,7 @@ class ArchiveStatus(Struct, frozen=True, kw_only=True):
     gone_ts: Ts
     removed: int
     failed: str
+    behind_s: float | None = None
 
 
 class ExportsStatus(Struct, frozen=True, kw_only=True):

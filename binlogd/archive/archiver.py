@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
-from binlogd.archive.task import Archived, Keep, Mark, Task
+from binlogd.archive.following import Following, stands_of
+from binlogd.archive.task import Archived, Keep, Mark, Stand, Task
 from binlogd.errors import BinlogdError
 from binlogd.host.child import answer_of
 from binlogd.log.index_file import Segment
@@ -44,11 +46,13 @@ Logs = Callable[[], Sequence[tuple[ValuePointer, Sequence[Segment]]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiverOptions:
-    """Where to, how often to look for segments that were sealed, and how long they are kept."""
+    """Where to, how often to look for segments that were sealed and for what else is durable (0:
+    never), and how long they are kept."""
 
     data_dir: str
     url: str
     interval_s: float
+    tail_interval_s: float = 0.0
     keep: Keep | None = None
 
 
@@ -62,9 +66,11 @@ class Archiver:
         *,
         hold: Callable[[Tso], None],
         refresh: Callable[[], Awaitable[int | None]],
+        resolved_ts: Callable[[], Tso] = lambda: NO_TS,
     ) -> None:
         """`hold` keeps binlogs behind a timestamp from being deleted. `refresh` reads the DDL
-        history anew into the data directory, and says which cluster it is of."""
+        history anew into the data directory, and says which cluster it is of. All that commits up
+        to `resolved_ts` is in the logs."""
         self._options, self._logs = options, logs
         self._hold, self._refresh = hold, refresh
         self._newest: dict[int, int] | None = None
@@ -73,15 +79,38 @@ class Archiver:
         self._resolved_ts = self._gone_ts = NO_TS
         self._failed, self._not_removed, self._removed = "", "", 0
         self._kept_at_s = -KEEP_EVERY_S
+        self._wanted = asyncio.Event()
+        self._following: Following | None = None
+        if options.tail_interval_s:
+            self._following = Following(
+                options.data_dir,
+                options.url,
+                options.tail_interval_s,
+                resolved_ts=resolved_ts,
+                want_history=self._wanted.set,
+            )
         hold(NO_TS)
 
     async def run(self) -> None:
         """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._rounds(), name="archive of sealed segments")
+            if self._following is not None:
+                group.create_task(self._following.run(self._stands), name="tail of the archive")
+
+    def _stands(self) -> list[Stand] | None:
+        if self._newest is None:
+            return None
+        return stands_of([segments for _, segments in self._logs()], self._newest)
+
+    async def _rounds(self) -> None:
         wait_s = self._options.interval_s
         while True:  # until cancelled, when the node stops
             self._note_marks()
             try:
-                if self._newest is None or self._waiting() or self._keep_due():
+                is_asked = self._newest is None or self._wanted.is_set()
+                if is_asked or self._waiting() or self._keep_due():
+                    self._wanted.clear()
                     await self._round()
             except Exception as error:  # noqa: BLE001 - the log stays, whatever it is
                 self._failures += 1
@@ -93,21 +122,27 @@ class Archiver:
             else:
                 self._failed, wait_s = self._not_removed, self._options.interval_s
             self._hold(self._held())
-            if self._failed or not self._waiting():
+            if self._failed:
                 await asyncio.sleep(wait_s)
+            elif not self._waiting():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._wanted.wait()
 
     def statistics(self) -> ArchiveStatus:
         """How it stands; cheap."""
+        tail = self._following
         return ArchiveStatus(
             url=self._options.url,
             segments=self._segments,
             size_bytes=self._size_bytes,
             waiting=self._waiting(),
-            failures=self._failures,
-            resolved_ts=self._resolved_ts,
+            failures=self._failures + (tail.failures if tail else 0),
+            resolved_ts=max(self._resolved_ts, tail.resolved_ts if tail else NO_TS),
+            behind_s=tail.behind_s if tail else None,
             gone_ts=self._gone_ts,
             removed=self._removed,
-            failed=self._failed,
+            failed=self._failed or (tail.failed if tail else ""),
         )
 
     async def _round(self) -> None:

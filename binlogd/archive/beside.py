@@ -17,7 +17,11 @@ HOLD = "archive"
 
 
 def archiving(
-    setup: Setup, upstream: Upstream, logs: Logs, hold: Callable[[Tso], None]
+    setup: Setup,
+    upstream: Upstream,
+    logs: Logs,
+    hold: Callable[[Tso], None],
+    resolved_ts: Callable[[], Tso],
 ) -> Archiver | None:
     """What is to be run, if there is an archive: nothing is deleted that is not in it.
 
@@ -37,6 +41,7 @@ def archiving(
         data_dir=str(setup.data_dir),
         url=of.url,
         interval_s=of.interval,
+        tail_interval_s=of.tail_interval,
         keep=keep if keep.keep_s else None,
     )
-    return Archiver(options, logs, hold=hold, refresh=refresh)
+    return Archiver(options, logs, hold=hold, refresh=refresh, resolved_ts=resolved_ts)

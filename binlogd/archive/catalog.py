@@ -1,7 +1,8 @@
 """What an archive holds: `catalog.json`, written last, so everything that it names is there.
 
 Its newest segments stand in it; the others in pages of a fixed number of segments, which never
-change. So an upload writes one small file, and a reader fetches the pages of its range, once.
+change. So an upload writes one small file, and a reader fetches the pages of its range, once. What
+of the log is not sealed yet, `tail.json` adds (tail.py).
 
     catalog = read_catalog(store)
     segments_in(store, catalog, after, upto)
@@ -19,6 +20,7 @@ import msgspec
 
 from binlogd.archive.bound import Bound, read_bound, removed
 from binlogd.archive.store import ArchiveStore
+from binlogd.archive.tail import TAIL_NAME, ArchiveTail, TailPart, read_tail
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import ConfigError, Corrupt
 from binlogd.log.checked_text import check_json, checksummed_json
@@ -83,7 +85,14 @@ class ArchiveCatalog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_catalog(store: ArchiveStore) -> ArchiveCatalog:
-    """Raises ConfigError where there is no archive, Corrupt."""
+    """With the parts of what is not sealed. Raises ConfigError where there is no archive,
+    Corrupt."""
+    tail = read_tail(store)  # first: what left it, stands in the catalog by then
+    return with_tail(read_sealed(store), tail, store.url)
+
+
+def read_sealed(store: ArchiveStore) -> ArchiveCatalog:
+    """The archiver's own. Raises ConfigError where there is no archive, Corrupt."""
     try:
         content = store.read(CATALOG_NAME)
     except FileNotFoundError as error:
@@ -92,6 +101,33 @@ def read_catalog(store: ArchiveStore) -> ArchiveCatalog:
             " one, and `[archive] url` of `binlogd serve` keeps one up to date"
         ) from error
     return bounded(decode_catalog(content, store.url), read_bound(store))
+
+
+def with_tail(catalog: ArchiveCatalog, tail: ArchiveTail, where: str) -> ArchiveCatalog:
+    """A catalog with the parts that follow its segments. Raises Corrupt for a gap."""
+    newest = {each.shard: each for each in sorted(catalog.segments, key=lambda each: each.fid)}
+    ends = {(each.shard, each.fid): each.end for each in tail.parts}
+
+    def is_news(part: TailPart) -> bool:
+        kept = newest.get(part.shard)
+        if kept is None or part.fid != kept.fid:
+            return kept is None or part.fid > kept.fid
+        return not kept.is_sealed and ends[part.shard, part.fid] > kept.size_bytes
+
+    parts = tuple(filter(is_news, tail.parts))
+    replaced = {(part.shard, part.fid) for part in parts}
+    whole = tuple(each for each in catalog.segments if (each.shard, each.fid) not in replaced)
+    ended = {each.shard: (each.fid, each.size_bytes) for each in whole}  # the last one counts
+    for part in parts:
+        before = ended.get(part.shard, (part.fid - 1, 0))
+        if (part.fid, part.begin) not in (before, (before[0] + 1, 0)):
+            raise Corrupt(
+                f"{where}/{TAIL_NAME}: shard {part.shard} goes on at offset {part.begin} of segment"
+                f" {part.fid}, which does not follow what is there before"
+            )
+        ended[part.shard] = part.fid, part.end
+    resolved_ts = max(catalog.resolved_ts, tail.resolved_ts)
+    return msgspec.structs.replace(catalog, segments=(*whole, *parts), resolved_ts=resolved_ts)
 
 
 def bounded(catalog: ArchiveCatalog, bound: Bound) -> ArchiveCatalog:

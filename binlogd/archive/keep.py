@@ -26,7 +26,7 @@ from binlogd.archive.catalog import (
     ArchiveCatalog,
     bounded,
     decode_catalog,
-    read_catalog,
+    read_sealed,
     segments_of_shard,
 )
 from binlogd.archive.places import ArchivedIndex
@@ -66,7 +66,7 @@ def keep(url: str, asked: Keep, told: Told = lambda *_: None) -> Removed:
     Corrupt, ArchiveUnavailable.
     """
     store, now_ms = ArchiveStore.open(url), WallClock().wall_ms()
-    catalog, bound = read_catalog(store), read_bound(store)
+    catalog, bound = read_sealed(store), read_bound(store)  # a tail is never too old
     if bound.leaving and now_ms - bound.leaving.since_ms >= asked.grace_s * 1000:
         bound = Bound(gone_ts=bound.leaving.gone_ts, first=bound.leaving.first)
         catalog = bounded(catalog, bound)

@@ -27,6 +27,12 @@ class ArchiverReport:
             "binlogd_archive_failures", "Rounds that failed; each is tried again.", now.failures
         )
         out.gauge("binlogd_archive_segments_waiting", "Sealed, and not archived yet.", now.waiting)
+        if now.behind_s is not None:
+            out.gauge(
+                "binlogd_archive_behind_seconds",
+                "Since the archive had all that was durable.",
+                now.behind_s,
+            )
         out.gauge("binlogd_archive_failed", "1 while rounds fail.", int(bool(now.failed)))
         out.gauge(
             "binlogd_archive_resolved_ts",

@@ -22,9 +22,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from binlogd.archive.bound import behind, removed
-from binlogd.archive.catalog import ArchiveCatalog, segments_in
+from binlogd.archive.catalog import ArchiveCatalog, read_catalog, segments_in
 from binlogd.archive.cuts import cuts
+from binlogd.archive.files import MOVES_MAX, LogFiles, commits_path, segment_path
 from binlogd.archive.store import ArchiveStore
+from binlogd.archive.tail import TailPart
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
@@ -72,27 +74,18 @@ class TransactionIndex(Protocol):
         """The file of a segment, relative to the store."""
         ...
 
+    def read_ranges(
+        self, store: ArchiveStore, shard: int, fid: int, ranges: Sequence[tuple[int, int]]
+    ) -> list[bytes]:
+        """The bytes of each (offset, length) of a segment, ascending. Raises FileNotFoundError."""
+        ...
+
     def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
         """Why a segment is not there that was named; None: it should be."""
         ...
 
 
 # --- an archive ----------------------------------------------------------------------------
-
-
-def segment_path(shard: int, fid: int) -> str:
-    """A segment of an archive."""
-    return f"shard-{shard}/{segment_name(fid)}"  # type: ignore[arg-type]  # a FileId in effect
-
-
-def index_path(shard: int, fid: int) -> str:
-    """What describes it; there only when the segment is."""
-    return f"shard-{shard}/{fid:06d}.json"
-
-
-def places_path(shard: int, fid: int) -> str:
-    """Where its commits stand."""
-    return f"shard-{shard}/{fid:06d}.commits.parquet"
 
 
 def encode_places(places: Sequence[LogPosition]) -> tuple[bytes, tuple[PlacesStretch, ...]]:
@@ -147,6 +140,7 @@ class ArchivedIndex:
         unwanted: Callable[[], Unwanted] | None = None,
     ) -> None:
         self._store, self._catalog, self._unwanted = store, catalog, unwanted
+        self._files = LogFiles(store, catalog)
 
     def resolved_ts(self) -> Tso:
         """What the catalog says."""
@@ -193,6 +187,12 @@ class ArchivedIndex:
     def path(self, shard: int, fid: int) -> str:
         """See TransactionIndex."""
         return segment_path(shard, fid)
+
+    def read_ranges(
+        self, store: ArchiveStore, shard: int, fid: int, ranges: Sequence[tuple[int, int]]
+    ) -> list[bytes]:
+        """See TransactionIndex."""
+        return self._files.read_ranges(shard, fid, ranges)
 
     def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
         """See TransactionIndex."""
@@ -246,17 +246,43 @@ class ArchivedIndex:
 
 
 def commits_of(
-    store: ArchiveStore, segment: SegmentIndex, groups: Sequence[int]
+    store: ArchiveStore, segment: SegmentIndex, groups: Sequence[int], moves: int = MOVES_MAX
 ) -> Iterator[pa.RecordBatch]:
     """`PLACES` of some row groups of `segment.places`, some thousand at a time; all, where the
     catalog does not name any. Raises Corrupt."""
-    name = places_path(segment.shard, segment.fid)
+    name = commits_path(segment)
     try:
         yield from _batches(store, name, segment, groups)
     except (pa.ArrowException, OSError) as error:
         is_gone = isinstance(error, FileNotFoundError)
+        if is_gone and moves and isinstance(segment, TailPart):  # it is read whole, so at its begin
+            yield from _elsewhere(store, segment, moves - 1)
+            return
         why = removed(store, segment.shard, segment.fid) if is_gone else None
         raise why or Corrupt(f"{store.url}/{name}: {error}") from error
+
+
+def _elsewhere(store: ArchiveStore, part: TailPart, moves: int) -> Iterator[pa.RecordBatch]:
+    """The commits of a part that gave way to another one, or to its segment."""
+    found = [PLACES.empty_table()]
+    for each in segments_in(store, read_catalog(store), Tso(part.min_ts - 1), Tso(part.max_ts)):
+        if (each.shard, each.fid) == (part.shard, part.fid):
+            for batch in commits_of(store, each, range(len(each.places) - 1), moves):
+                at = batch.column(_COLUMNS.index("offset"))
+                inside = pc.and_(pc.greater_equal(at, part.begin), pc.less(at, part.end))
+                found.append(pa.Table.from_batches([batch.filter(inside)]))
+    yield from _in_order(pa.concat_tables(found)).to_batches(BATCH_ROWS)
+
+
+def places_together(store: ArchiveStore, parts: Iterable[TailPart]) -> bytes:
+    """The commits of some parts as `encode_places` has them. Raises Corrupt."""
+    found = [batch for part in parts for batch in commits_of(store, part, ())]
+    return encode_table(_in_order(pa.Table.from_batches(found, PLACES)))[0]
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    order = [(name, "ascending") for name in ("commit_ts", "start_ts", "offset")]
+    return table.sort_by(order).combine_chunks()
 
 
 def _batches(
@@ -456,6 +482,12 @@ class DirectoryIndex:
         """See TransactionIndex."""
         directory = self._shards[shard].directory.relative_to(self._data_dir)
         return str(directory / segment_name(fid))  # type: ignore[arg-type]  # a FileId in effect
+
+    def read_ranges(
+        self, store: ArchiveStore, shard: int, fid: int, ranges: Sequence[tuple[int, int]]
+    ) -> list[bytes]:
+        """See TransactionIndex."""
+        return store.read_ranges(self.path(shard, fid), ranges)
 
     def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
         """See TransactionIndex; a read of a directory links what it needs."""

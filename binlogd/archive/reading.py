@@ -64,7 +64,7 @@ class LogReader:
             ordered = sorted(records)
             ranges = [(offset, HEADER_BYTES + length) for _, _, offset, length in ordered]
             try:
-                stored = self._store.read_ranges(name, ranges)
+                stored = self._places.read_ranges(self._store, shard, fid, ranges)
             except FileNotFoundError as error:
                 why = self._places.why_removed(shard, fid, part[0].commit_ts - 1)
                 raise why or CorruptRecord(

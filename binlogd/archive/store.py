@@ -161,11 +161,12 @@ class ArchiveStore:
 
         self._trying(name, write)
 
-    def put_file(self, name: str, path: Path, size: int) -> None:
-        """Copies the first `size` bytes of a local file."""
+    def put_file(self, name: str, path: Path, size: int, begin: int = 0) -> None:
+        """Copies `size` bytes of a local file, from `begin` on."""
 
         def write() -> None:
             with path.open("rb") as source, self._new(name) as stream:
+                source.seek(begin)
                 left = size
                 while left > 0:
                     stretch = source.read(min(left, _CHUNK_BYTES))

@@ -50,7 +50,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round did, and how the archive stands: by shard the last segment that is in it."""
+    """What a round did, and how the archive stands: by shard the last segment that it has whole."""
 
     segments: int
     size_bytes: int
@@ -77,6 +77,39 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
     gone_ts: int
     leaving_ts: int
     held: str
+
+
+class Grown(msgspec.Struct, frozen=True, array_like=True):
+    """How far a segment is durable."""
+
+    fid: int
+    size_bytes: int
+    is_sealed: bool
+
+
+class Stand(msgspec.Struct, frozen=True, array_like=True):
+    """Of a shard the last segment that the archive has whole (-1: none), and those behind it."""
+
+    archived: int
+    segments: tuple[Grown, ...]
+
+
+class Follow(msgspec.Struct, frozen=True, kw_only=True):
+    """All that committed up to `resolved_ts` stands in these logs as far as they are durable."""
+
+    data_dir: str
+    url: str
+    resolved_ts: int
+    shards: tuple[Stand, ...]
+
+
+class FollowAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the archive has all of it now; if not, its DDL history lacks a job. How many parts it
+    has, and the bytes that were put there."""
+
+    is_told: bool
+    parts: int
+    put_bytes: int
 
 
 CATALOG_NAME = "catalog.json"

@@ -26,14 +26,10 @@ from binlogd.archive.catalog import (
     put_catalog,
     read_catalog,
 )
-from binlogd.archive.places import (
-    encode_places,
-    gone_from,
-    index_path,
-    places_path,
-    segment_path,
-)
+from binlogd.archive.files import bytes_path, commits_path, index_path, segment_path
+from binlogd.archive.places import encode_places, gone_from
 from binlogd.archive.store import ArchiveStore
+from binlogd.archive.tail import TailPart
 from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, Corrupt, MalformedBinlog, Refused
@@ -85,7 +81,7 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
 
 def _round(task: Task, shards: Sequence[ShardDirectory], told: Told) -> Archived:
     store = ArchiveStore.open(task.url)
-    kept = _kept(store, task, len(shards))
+    kept = stored = _kept(store, task, len(shards))
     gone_ts = kept.gone_ts if kept.segments else _gone_ts(shards)
     known = {(each.shard, each.fid): each for each in kept.segments}
     first = kept.first_fids()
@@ -101,6 +97,8 @@ def _round(task: Task, shards: Sequence[ShardDirectory], told: Told) -> Archived
         gone_ts=gone_ts,
         history_crc32c=_put_history(store, task, kept),
     )
+    if not round_ and kept != stored:  # what follows the log has nothing else to begin with
+        kept = put_catalog(store, kept, task.page_segments)
     total, done, transactions = sum(each.size_bytes for each in round_), 0, 0
     for each in round_:
         has_before = each.fid > first.setdefault(each.shard, each.fid)
@@ -118,7 +116,10 @@ def _round(task: Task, shards: Sequence[ShardDirectory], told: Told) -> Archived
         transactions=transactions,
         resolved_ts=kept.resolved_ts,
         left=len(waiting) - len(round_),
-        newest={shard: each.fid for shard, each in _newest(kept).items()},
+        newest={
+            shard: each.fid if each.is_sealed else each.fid - 1
+            for shard, each in _newest(kept).items()
+        },
         gone_ts=max(kept.gone_ts, kept.leaving_ts),
     )
 
@@ -222,19 +223,23 @@ def _archived(
         if mark.newest <= each.fid:
             fold.decide(mark.fid, mark.offset)
     size = each.size_bytes if each.is_sealed else end
-    index = fold.index(size_bytes=size, crc32c=_checksum(each.path, size), is_sealed=each.is_sealed)
+    index = fold.index(
+        size_bytes=size, crc32c=checksum_of(each.path, size), is_sealed=each.is_sealed
+    )
     places, stretches = encode_places(fold.places)
     if each.is_sealed:  # else readers of the catalog before may find more of them
         index = msgspec.structs.replace(index, places_crc32c=extend(0, places), places=stretches)
     store.put_file(segment_path(each.shard, each.fid), each.path, size)
-    store.put(places_path(each.shard, each.fid), places)
+    store.put(commits_path(index), places)
     store.put(index_path(each.shard, each.fid), checksummed_json(msgspec.json.encode(index)))
     return index
 
 
-def _checksum(path: Path, size: int) -> int:
+def checksum_of(path: Path, size: int, begin: int = 0) -> int:
+    """The CRC-32C of `size` bytes of a file from `begin` on."""
     checksum, left = 0, size
     with path.open("rb") as file:
+        file.seek(begin)
         while left > 0 and (part := file.read(min(left, _READ_BYTES))):
             checksum = extend(checksum, part)
             left -= len(part)
@@ -308,27 +313,28 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
         problems.append(str(error))
     following: dict[int, int] = {}
     for each in segments:
-        if following.get(each.shard, each.fid) != each.fid:
+        if following.get(each.shard, each.fid) != each.fid and not isinstance(each, TailPart):
             problems.append(f"shard {each.shard}: no segment {following[each.shard]}")
         following[each.shard] = each.fid + 1
         problem = _problem(store, each)
         problems += [problem] if problem else []
         done += each.size_bytes
-        told(segment_path(each.shard, each.fid), done, total)
+        told(bytes_path(each), done, total)
     return Verified(len(segments), done, tuple(problems))
 
 
 def _problem(store: ArchiveStore, segment: SegmentIndex) -> str:
-    name = segment_path(segment.shard, segment.fid)
+    name, is_part = bytes_path(segment), isinstance(segment, TailPart)
     content = _Content(store.stretches(name))
     try:
         end, commits = _counted(name, content)
         content.pass_over()
-        index = described(store, segment.shard, segment.fid)
-        places = store.read(places_path(segment.shard, segment.fid))
+        index = segment if is_part else described(store, segment.shard, segment.fid)
+        places = store.read(commits_path(segment))
     except FileNotFoundError as error:
         is_removed = removed(store, segment.shard, segment.fid) is not None
-        return "" if is_removed else f"{store.url}: {error}"
+        has_moved = is_part and segment not in read_catalog(store).segments
+        return "" if is_removed or has_moved else f"{store.url}: {error}"
     except Corrupt as error:
         return str(error)
     if (content.size_bytes, content.crc32c) != (segment.size_bytes, segment.crc32c):
@@ -338,7 +344,7 @@ def _problem(store: ArchiveStore, segment: SegmentIndex) -> str:
         )
     wrong = ""
     if segment.places_crc32c not in (None, extend(0, places)):
-        wrong = f"{places_path(segment.shard, segment.fid)} has another checksum than the catalog"
+        wrong = f"{commits_path(segment)} has another checksum than the catalog"
     elif index.crc32c != segment.crc32c:
         wrong = "has another index"
     elif end.ending is not Ending.WHOLE:

@@ -14,13 +14,15 @@ from pathlib import Path
 
 from binlogd.archive.bound import removed
 from binlogd.archive.catalog import all_segments, history_of, read_catalog
-from binlogd.archive.places import segment_path
+from binlogd.archive.files import LogFiles, bytes_path, segment_path
 from binlogd.archive.store import ArchiveStore
+from binlogd.archive.tail import TAIL_NAME, TailPart
 from binlogd.errors import Corrupt
 from binlogd.log import gone
 from binlogd.log.checked_text import checksummed
 from binlogd.log.directory import segment_file
 from binlogd.log.pointer import FIRST, FileId
+from binlogd.log.record import extend
 from binlogd.tso import Tso
 
 
@@ -42,9 +44,13 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=parent) as made:
         data_dir = Path(made)
+        files = LogFiles(store, catalog)
         for each in all_segments(store, catalog):
             target = segment_file(data_dir, each.shard, FileId(each.fid))
             target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(each, TailPart):
+                _add(files, each, target, store.url)
+                continue
             source = segment_path(each.shard, each.fid)
             try:
                 store.fetch(source, target)
@@ -63,3 +69,15 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
                 gone.path(segment_file(data_dir, shard, FIRST.fid).parent).write_bytes(noted)
         history = history_of(store, catalog.history_crc32c)
         yield View(data_dir, history, catalog.cluster_id, Tso(catalog.resolved_ts))
+
+
+def _add(files: LogFiles, part: TailPart, target: Path, where: str) -> None:
+    """The next part of a segment; that it ends there, no footer tells."""
+    (content,) = files.read_ranges(part.shard, part.fid, [(part.begin, part.size_bytes)])
+    if extend(0, content) != part.crc32c:
+        raise Corrupt(
+            f"{where}/{bytes_path(part)}: its checksum is not the one in {TAIL_NAME};"
+            " `binlogd archive --check` tells more"
+        )
+    with target.open("ab") as file:
+        file.write(content)

@@ -12,7 +12,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from binlogd.errors import Unavailable
@@ -58,9 +59,60 @@ async def answer_of(
             command, question, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max
         )
     except ChildEnded as error:
-        if error.code == CANNOT:
-            raise
-        raise Died(error.code, error.said) from None
+        raise _named(error) from None
+
+
+def _named(error: ChildEnded) -> Exception:
+    return error if error.code == CANNOT else Died(error.code, error.said)
+
+
+Ask = Callable[[bytes, float], Awaitable[bytes]]
+"""Gives a line, and has another within so many seconds."""
+
+
+@asynccontextmanager
+async def conversation(module: str, *, answer_bytes_max: int) -> AsyncIterator[Ask]:
+    """A process of a module of ours that answers a line with a line, as long as the block: one
+    question at a time. Asking raises what `answer_of` does, and then it is over."""
+    child = await _started((sys.executable, "-m", module), limit=answer_bytes_max)
+    said = asyncio.create_task(_end_of(child.stderr))
+
+    async def ask(line: bytes, timeout_s: float) -> bytes:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    child.stdin.write(line + b"\n")
+                    await child.stdin.drain()
+                answer = await child.stdout.readline()
+                if answer.endswith(b"\n"):
+                    return answer
+                raise _named(ChildEnded(await child.wait(), await said))
+        except TimeoutError:
+            raise Unavailable(f"it took longer than {timeout_s:g} s") from None
+        except ValueError:  # of StreamReader.readline
+            raise Unavailable(f"the answer is larger than {answer_bytes_max} bytes") from None
+
+    try:
+        yield ask
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await said
+        await _kill(child)
+
+
+async def _started(command: Sequence[str], *, limit: int) -> asyncio.subprocess.Process:
+    """Its lines may have so many bytes."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=limit,
+        env=environment_of_children(os.environ),
+    )
 
 
 async def answered(
@@ -71,13 +123,7 @@ async def answered(
     Raises Unavailable when it fails, says more than `answer_bytes_max`, or takes longer than
     `timeout_s`; it is gone in each of these cases, and when the caller is cancelled.
     """
-    child = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment_of_children(os.environ),
-    )
+    child = await _started(command, limit=_READ_BYTES)
     try:
         async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as group:
             answer = group.create_task(_whole(child, answer_bytes_max))

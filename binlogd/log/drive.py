@@ -105,13 +105,16 @@ def of_forward(more: Callable[[int], bytes]) -> Read:
     return read
 
 
-def segment_batches(path: Path, *, start: int = 0, is_last: bool) -> Iterator[Batch]:
-    """The records of a segment from `start` on; the last one of a log may end in a torn record.
+def segment_batches(
+    path: Path, *, start: int = 0, size: int | None = None, is_last: bool
+) -> Iterator[Batch]:
+    """The records of a segment from `start` on, up to `size` or its end; the last one of a log may
+    end in a torn record.
 
     Raises CorruptRecord, OSError.
     """
     with path.open("rb") as stream:
-        steps = scan(FRAMING, start=start, size=path.stat().st_size)
+        steps = scan(FRAMING, start=start, size=path.stat().st_size if size is None else size)
         reading = Reading(steps, of_stream(stream))
         yield from reading.batches()
     if not reading.found.ends_well(is_last=is_last):

@@ -130,9 +130,9 @@ class Fold:
         self._seen_ts = before.seen_ts if before else 0
         self.begin(before.fid + 1 if before else 0)
 
-    def begin(self, fid: int) -> None:
-        """The next segment."""
-        self._fid = fid
+    def begin(self, fid: int, offset: int = 0) -> None:
+        """The next segment, or what follows in the present one: that is told by itself then."""
+        self._fid, self._begin = fid, offset
         self.places: list[LogPosition] = []
         self._tables: Counter[int] = Counter()
         self._carried: set[int] | None = set()
@@ -215,7 +215,7 @@ class Fold:
             del self._outcomes[next(iter(self._outcomes))]
         if found is None or found.tables is None:
             self._carried = None
-        elif found.fid != self._fid and self._carried is not None:
+        elif (found.fid, found.offset) < (self._fid, self._begin) and self._carried is not None:
             self._carried.update(found.tables)
         place = (found.fid, found.offset, found.length) if found else (-1, 0, 0)
         self.places.append(

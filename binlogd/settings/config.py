@@ -128,11 +128,13 @@ class DrainerConfig(_Table, frozen=True):
 
 
 class ArchiveConfig(_Table, frozen=True):
-    """Where sealed segments are copied to; an empty URL turns it off. Old ones go after `keep` (0:
-    never), where a snapshot in `base` replaces them ("": beside them)."""
+    """Where sealed segments are copied to; an empty URL turns it off. What is durable and not
+    sealed follows each `tail-interval` (0: never). Old ones go after `keep` (0: never), where a
+    snapshot in `base` replaces them ("": beside them)."""
 
     url: str = ""
     interval: Seconds = 60
+    tail_interval: Seconds = 1
     keep: int | str = 0
     base: str = ""
 
@@ -398,6 +400,8 @@ def _check(config: Config, source: str) -> None:
             " binlog of the log, any other number behind that commit_ts. For -1, the original's"
             " now, give the commit_ts that the copy of the data is of"
         )
+    if config.archive.tail_interval < 0:
+        raise ConfigError(f"{source}: archive.tail-interval: must not be negative; 0 turns it off")
     if config.node_id and config.node_id == config.drainer.node_id:
         raise ConfigError(f"{source}: node-id and drainer.node-id: must differ")
     try:

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from binlogd.archive.bound import removed
 from binlogd.archive.catalog import read_catalog
-from binlogd.archive.places import ArchivedIndex, commits_of, segment_path
+from binlogd.archive.files import log_files, segment_path
+from binlogd.archive.places import ArchivedIndex, commits_of
 from binlogd.archive.store import GAP_BYTES, ArchiveStore, opened
 from binlogd.errors import Corrupt, CorruptRecord, MalformedBinlog
 from binlogd.log.record import HEADER_BYTES, payload_at, wrong_at
@@ -165,7 +166,8 @@ def _payloads(
     for some in np.split(np.arange(len(at)), np.flatnonzero(is_far | is_full) + 1):
         begin = int(at[some[0]])
         try:
-            (stretch,) = store.read_ranges(name, [(begin, int(ends[some].max()) - begin)])
+            ranges = [(begin, int(ends[some].max()) - begin)]
+            (stretch,) = log_files(store).read_ranges(*of, ranges)
         except FileNotFoundError as error:
             gone = "the segment is not there"
             raise removed(store, *of) or CorruptRecord(

@@ -23,7 +23,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from binlogd.archive.catalog import all_segments, read_catalog
-from binlogd.archive.places import ArchivedIndex, places_path
+from binlogd.archive.files import places_path
+from binlogd.archive.places import ArchivedIndex
 from binlogd.archive.store import ArchiveStore
 from binlogd.log.segment_index import LogPosition
 from binlogd.tso import NO_TS, Tso

@@ -12,10 +12,11 @@ from typing import TypeVar
 from binlogd.archive import catalog as catalog_module
 from binlogd.archive.bound import Bound, put_bound
 from binlogd.archive.catalog import read_catalog
+from binlogd.archive.follower import Follower
 from binlogd.archive.places import ArchivedIndex, DirectoryIndex
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.task import Task
+from binlogd.archive.task import Follow, Grown, Stand, Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
 from binlogd.drainer.checkpoint import Checkpoint
@@ -70,6 +71,7 @@ _TRANSIENT = "none: a child's orders, or its log, which ends with it"
 WRITERS: dict[str, list[str]] = {
     "archive/bound.py": ["bound of an archive"],
     "archive/catalog.py": ["catalog of an archive", "page of an archive"],
+    "archive/follower.py": ["tail of an archive", "part of an archive", "places of a part"],
     "archive/places.py": ["index"],
     "archive/store.py": ["segment of an archive"],
     "archive/upload.py": ["description of an archive"],
@@ -190,17 +192,20 @@ def _told(directory: Path) -> object:
 
 
 def _sliced(directory: Path) -> object:
-    (file,) = _value(directory).glob("*.vlog")
-    size = file.stat().st_size
-    parts = slices([PinnedSegment(0, 0, str(file), size, size)], 1 << 20)
+    parts = slices(_pinned(directory), 1 << 20)
     return [payload for part in parts for _, payload in payloads(part)]
 
 
 def _heads(directory: Path) -> object:
-    (file,) = _value(directory).glob("*.vlog")
-    size = file.stat().st_size
-    found = [heads(part) for part in slices([PinnedSegment(0, 0, str(file), size, size)], 1 << 20)]
+    found = [heads(part) for part in slices(_pinned(directory), 1 << 20)]
     return [int(each) for told in found for each in told.start_ts]
+
+
+def _pinned(directory: Path) -> list[PinnedSegment]:
+    return [
+        PinnedSegment(0, int(file.stem), str(file), file.stat().st_size, file.stat().st_size)
+        for file in sorted(_value(directory).glob("*.vlog"))
+    ]
 
 
 def _planned(directory: Path) -> object:
@@ -573,6 +578,18 @@ def _paged_archive(directory: Path) -> None:
     _second(directory)
 
 
+def _followed_archive(directory: Path) -> None:
+    """One segment, and a second that grows."""
+    _archive(directory)
+    more = prewrite_binlog(Tso(90), prewrite_value=b"\x08\x01"), commit_binlog(Tso(90), Tso(95))
+    content, data = b"".join(map(record.encode, more)), directory / "data"
+    (_value(data) / "000001.vlog").write_bytes(content)
+    stand = Stand(0, (Grown(1, len(content), False),))
+    url = str(directory / "to")
+    asked = Follow(data_dir=str(data), url=url, resolved_ts=95, shards=(stand,))
+    assert Follower(data, url).follow(asked).parts == 1
+
+
 def _archive_read(directory: Path) -> object:
     catalog_module._segments_of.cache_clear()
     store = ArchiveStore.open(str(directory / "to"))
@@ -675,6 +692,20 @@ def _kinds() -> list[Kind]:
             "to/kept.json",
             archives,
             named_by=("kept.json",),
+        ),
+        *(
+            Kind(
+                name,
+                _followed_archive,
+                f"to/{victim}",
+                archives[:3],
+                named_by=("tail.json", "tail/shard-0", "shard-0/000001.vlog"),
+            )
+            for name, victim in (
+                ("tail of an archive", "tail.json"),
+                ("part of an archive", "tail/shard-0/*.vlog"),
+                ("places of a part", "tail/shard-0/*.parquet"),
+            )
         ),
         Kind(
             "page of an archive",

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from binlogd.archive.catalog import ArchiveCatalog, put_catalog
-from binlogd.archive.places import PLACES, encode_table, places_path
+from binlogd.archive.files import places_path
+from binlogd.archive.places import PLACES, encode_table
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import PAGE_SEGMENTS
 from binlogd.log.record import extend

@@ -86,6 +86,14 @@ def test_a_second_archiver_of_a_directory_waits_for_the_first(
     assert archive(task(logged, url)).segments == 0, "now it may, and all is there"
 
 
+def test_a_segment_that_grows_is_not_taken_for_one_that_the_archive_has(
+    logged: Logged, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "archive")
+    sealed = archive(task(logged, url)).newest
+    assert archive(task(logged, url, with_open=True)).newest == sealed
+
+
 def test_what_is_sealed_alone_is_complete_up_to_what_it_says(
     logged: Logged, tmp_path: Path
 ) -> None:

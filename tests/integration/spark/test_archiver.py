@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,16 +13,21 @@ import msgspec
 from binlogd.archive.archiver import Archiver, ArchiverOptions
 from binlogd.archive.metrics import ArchiverReport
 from binlogd.archive.task import Keep, Task
-from binlogd.archive.upload import archive
+from binlogd.archive.upload import archive, verify
+from binlogd.log.directory import STORE_FILE
 from binlogd.log.index_file import Segment
-from binlogd.log.pointer import FileId, ValuePointer
+from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.status import ArchiveStatus
 from binlogd.telemetry.exposition import Exposition
+from binlogd.tidb.job_index import JobEntry
+from binlogd.tidb.model import job_from_json
 from binlogd.tso import MAX_TS, NO_TS, Tso, physical_ms
+from binlogd.upstream.store import UpstreamStore
+from tests.support.growing_log import GrowingLog, binlogs
 from tests.support.logged import Logged
 from tests.support.pump_world import eventually
 from tests.support.snapshots import manifest
-from tests.workload.generator import Options
+from tests.workload.generator import Options, Workload
 
 
 def segments(directory: Path) -> list[Segment]:
@@ -70,6 +77,66 @@ async def test_an_archive_out_of_reach_holds_everything_until_it_is_back(tmp_pat
     out = Exposition()
     ArchiverReport(archiver).say(out)
     assert f"binlogd_archive_segments {sealed}" in out.text().decode()
+
+
+async def test_what_follows_the_log_is_begun_anew_when_it_ends(tmp_path: Path) -> None:
+    url, log = str(tmp_path / "archive"), GrowingLog(tmp_path / "data", segment_bytes=1 << 13)
+    workload = Workload(Options(seed=24, transactions=60, ddl_every=30))
+    payloads = [each.payload for each in workload.records()]
+    jobs = list[bytes]()
+
+    def logs() -> Sequence[tuple[ValuePointer, Sequence[Segment]]]:
+        return [
+            (FIRST, [Segment(FileId(each.fid), each.is_sealed, each.size_bytes) for each in of])
+            for of in log.segments
+        ]
+
+    async def refresh() -> int | None:
+        store = await UpstreamStore.open(tmp_path / "data" / STORE_FILE)
+        await store.put_jobs([(JobEntry(0, 0, 0, job_from_json(raw).id), raw) for raw in jobs])
+        await store.close()
+        return 7
+
+    archiver = Archiver(
+        ArchiverOptions(data_dir=str(log.data_dir), url=url, interval_s=60, tail_interval_s=0.05),
+        logs,
+        hold=lambda _: None,
+        refresh=refresh,
+        resolved_ts=lambda: log.resolved_ts,
+    )
+
+    def is_told() -> bool:
+        return archiver.statistics().resolved_ts == log.resolved_ts
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(archiver.run())
+        log.append(payloads[:80])
+        await eventually(lambda: Path(url, "catalog.json").exists())
+        jobs += [msgspec.json.encode(each) for each in msgspec.json.decode(workload.history())]
+        await eventually(is_told)
+        before = binlogs(url)
+        (follower,) = children("binlogd.archive.follower")
+        os.kill(follower, signal.SIGKILL)
+        log.append(payloads[80:])
+        await eventually(is_told)
+        assert len(binlogs(url)) > len(before) > 10
+        status = archiver.statistics()
+        assert status.behind_s is not None
+        assert status.behind_s < 60
+        assert status.failures >= 1
+        running.cancel()
+    assert children("binlogd.archive.follower") == []
+    out = Exposition()
+    ArchiverReport(archiver).say(out)
+    assert "binlogd_archive_behind_seconds" in out.text().decode()
+    assert verify(url).problems == ()
+
+
+def children(module: str) -> list[int]:
+    """Processes of a module that this one started."""
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    names = {int(each): Path(f"/proc/{each}/cmdline").read_bytes() for each in found}
+    return [pid for pid, name in names.items() if module.encode() in name]
 
 
 async def test_what_is_too_old_goes_from_the_archive_while_it_grows(tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ from binlogd.archive.catalog import (
     decode_catalog,
     read_catalog,
 )
+from binlogd.archive.files import index_path, places_path, segment_path
 from binlogd.archive.keep import keep
-from binlogd.archive.places import ArchivedIndex, index_path, places_path, segment_path
+from binlogd.archive.places import ArchivedIndex
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Keep, Mark, Removed, Task
