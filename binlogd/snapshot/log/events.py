@@ -18,7 +18,7 @@ from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import RowSpans
 from binlogd.snapshot.log.keys import KEY_BYTES
 from binlogd.snapshot.log.moves import Home, Moves
-from binlogd.snapshot.log.prewrites import DELETE, INSERT, UPDATE, Told, told
+from binlogd.snapshot.log.prewrites import Told, told
 from binlogd.snapshot.log.reader import Slice, payloads_at
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
@@ -34,6 +34,7 @@ from binlogd.snapshot.log.rowkey import (
 )
 from binlogd.snapshot.log.vectors import Longs
 from binlogd.tidb.schema import is_reserved
+from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
 from binlogd.wire.mutation import LARGE_BYTES
 from binlogd.wire.peek import Mutation, changes
 
@@ -391,12 +392,10 @@ _Found = tuple[bytes, int, bytes, bytes]
 
 
 def _rows(change: Mutation, handle: Handle) -> Iterator[_Found]:
-    rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
-    for kind in change.sequence:
-        row = next(rows[kind])
-        if kind == 0:
+    for kind, row in rows_of(change):
+        if kind == INSERT:
             key, put = inserted(handle, row)
-        elif kind == 1:
+        elif kind == UPDATE:
             gone, (key, put) = updated(handle, row)
             if gone is not None:
                 yield gone.key, _DELETE, b"", b""
@@ -407,13 +406,11 @@ def _rows(change: Mutation, handle: Handle) -> Iterator[_Found]:
 
 
 def _rows_with_before(change: Mutation, handle: Handle) -> Iterator[_Found]:
-    rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
-    for kind in change.sequence:
-        row = next(rows[kind])
-        if kind == 0:
+    for kind, row in rows_of(change):
+        if kind == INSERT:
             put = inserted(handle, row)
             yield put.key, _PUT, put.row, b""
-        elif kind == 1:
+        elif kind == UPDATE:
             images = both_images(handle, row)
             if images.old_key == images.new_key:
                 yield images.new_key, _UPDATE, images.new, images.old
@@ -430,16 +427,14 @@ def _moved_rows(
 ) -> Iterator[tuple[Home | None, _Found]]:
     """Each change of a row with where it is at the end; without some of the inserted rows."""
     number = -1
-    rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
-    for kind in change.sequence:
-        row = next(rows[kind])
-        if kind == 0:
+    for kind, row in rows_of(change):
+        if kind == INSERT:
             number += 1
             if number in gone:
                 continue
             put = inserted(handle, row)
             yield home(put.row), (put.key, _PUT, put.row, b"")
-        elif kind == 1:
+        elif kind == UPDATE:
             images = both_images(handle, row)
             old, new = home(images.old), home(images.new)
             if old == new and images.old_key == images.new_key:

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from binlogd.snapshot.log.datums import RowSpans
 from binlogd.snapshot.log.heads import canonical
 from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, uvarints
+from binlogd.wire.in_order import DELETE, INSERT, UPDATE
 
-INSERT, UPDATE, DELETE = 0, 1, 4
 _VERSION, _TABLES, _TABLE_ID, _SEQUENCE = 0x08, 0x12, 0x08, 0x38
 _STEPS_MAX = 64
 _FEW = 16

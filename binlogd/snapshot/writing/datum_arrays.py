@@ -52,14 +52,9 @@ def _way_of_unsigned(column: Column, type_: pa.DataType) -> Way | None:
     tp = column.field_type.tp
     if tp == Tp.ENUM:
         return _labels(column.field_type.elems)
-    if tp == Tp.LONGLONG:
-        return _uint64s(type_) if pa.types.is_decimal(type_) else None
-    is_kept = tp in INTEGER_TYPES and pa.types.is_integer(type_)
+    is_of = pa.types.is_decimal if tp == Tp.LONGLONG else pa.types.is_integer
+    is_kept = tp in INTEGER_TYPES and is_of(type_)
     return _integers(type_, is_unsigned=True) if is_kept else None
-
-
-def _way_of_float(_: Column, type_: pa.DataType) -> Way | None:
-    return _floats(type_)
 
 
 def _way_of_decimal(_: Column, type_: pa.DataType) -> Way | None:
@@ -75,7 +70,7 @@ _WAYS: dict[Form, Callable[[Column, pa.DataType], Way | None]] = {
     Form.SIGNED: _way_of_signed,
     Form.UNSIGNED: _way_of_unsigned,
     Form.BYTES: _way_of_text,
-    Form.FLOAT: _way_of_float,
+    Form.FLOAT: lambda _, type_: _floats(type_),
     Form.DECIMAL: _way_of_decimal,
     Form.DATE: _way_of_moment,
     Form.MOMENT: _way_of_moment,
@@ -89,6 +84,17 @@ def _of_flag(rows: RowSpans, at: Longs, flag: Flag) -> Mask | None:
     return is_null if (is_null | (flags == flag)).all() else None
 
 
+def _uvarints_of(
+    rows: RowSpans, at: Longs, flag: Flag
+) -> tuple[npt.NDArray[np.uint64], Mask] | None:
+    """The numbers of datums that are all of this flag, or NULL; and which of them are NULL."""
+    is_null = _of_flag(rows, at, flag)
+    if is_null is None:
+        return None
+    values, ends = uvarints(rows.data, at + 1)
+    return None if (ends < 0).any() else (values, is_null)
+
+
 def _array(values: npt.NDArray[np.generic], is_null: Mask) -> pa.Array:
     return pa.array(values, mask=is_null)
 
@@ -97,12 +103,10 @@ def _integers(type_: pa.DataType, *, is_unsigned: bool) -> Way:
     flag = Flag.UVARINT if is_unsigned else Flag.VARINT
 
     def way(rows: RowSpans, at: Longs) -> pa.Array | None:
-        is_null = _of_flag(rows, at, flag)
-        if is_null is None:
+        found = _uvarints_of(rows, at, flag)
+        if found is None:
             return None
-        values, ends = uvarints(rows.data, at + 1)
-        if (ends < 0).any():
-            return None
+        values, is_null = found
         try:
             return _array(values if is_unsigned else signed(values), is_null).cast(type_)
         except pa.ArrowInvalid:
@@ -111,27 +115,16 @@ def _integers(type_: pa.DataType, *, is_unsigned: bool) -> Way:
     return way
 
 
-def _uint64s(type_: pa.DataType) -> Way:
-    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
-        is_null = _of_flag(rows, at, Flag.UVARINT)
-        if is_null is None:
-            return None
-        values, ends = uvarints(rows.data, at + 1)
-        return None if (ends < 0).any() else _array(values, is_null).cast(type_)
-
-    return way
-
-
 def _labels(elems: tuple[str, ...]) -> Way:
     labels = pa.array(["", *elems], pa.string())
 
     def way(rows: RowSpans, at: Longs) -> pa.Array | None:
-        is_null = _of_flag(rows, at, Flag.UVARINT)
-        if is_null is None:
+        found = _uvarints_of(rows, at, Flag.UVARINT)
+        if found is None:
             return None
-        values, ends = uvarints(rows.data, at + 1)
+        values, is_null = found
         values[is_null] = 0
-        if (ends < 0).any() or values.max(initial=0) > len(elems):
+        if values.max(initial=0) > len(elems):
             return None
         return labels.take(_array(values, is_null))
 
@@ -227,14 +220,13 @@ def _decimal_array(unscaled: Longs, is_null: Mask, type_: pa.Decimal128Type) -> 
 
 def _moments(type_: pa.DataType, fsp: int) -> Way:
     def way(rows: RowSpans, at: Longs) -> pa.Array | None:
-        is_null = _of_flag(rows, at, Flag.UVARINT)
-        if is_null is None:
+        found = _uvarints_of(rows, at, Flag.UVARINT)
+        if found is None:
             return None
-        packed, ends = uvarints(rows.data, at + 1)
-        packed = np.where(is_null, _EPOCH, packed)
+        is_null, packed = found[1], np.where(found[1], _EPOCH, found[0])
         days, is_right = _days(packed >> np.uint64(41))
         micros, is_time = _clock((packed & np.uint64((1 << 41) - 1)).view(np.int64), fsp)
-        if (ends < 0).any() or not (is_right & is_time).all():
+        if not (is_right & is_time).all():
             return None
         if pa.types.is_date32(type_):
             return _array(days.astype(np.int32), is_null).view(type_)
