@@ -53,7 +53,6 @@ class MergeStatistics:
     """Counters since the merge was made; `blocking` names the source that all others wait for."""
 
     resolved_ts: Tso
-    binlogs_popped: int
     duplicates_dropped: int
     blocking: str
     sources: tuple[SourcePosition, ...]
@@ -88,7 +87,6 @@ class Merge:
     def __init__(self, names: Iterable[str], after: Tso) -> None:
         self._sources = {name: _Source(after) for name in names}
         self._resolved_ts = self._newest_ts = after
-        self._popped = 0
         self._duplicates = 0
 
     def join(self, name: str) -> Tso:
@@ -139,7 +137,6 @@ class Merge:
         self._forget_the_gone()
         binlogs = self._without_repeats(gathered)
         self._resolved_ts = up_to
-        self._popped += len(binlogs)
         return Pulled(binlogs, up_to)
 
     @property
@@ -159,7 +156,6 @@ class Merge:
         """How it stands; cheap."""
         return MergeStatistics(
             resolved_ts=self._resolved_ts,
-            binlogs_popped=self._popped,
             duplicates_dropped=self._duplicates,
             blocking=self.blocking,
             sources=tuple(

@@ -1,4 +1,4 @@
-"""Bytes of a relay log: frames, each with its place and its checksums in its head.
+"""Bytes of a relay log: frames, each with its place and its checksums in its head; and its files.
 
 Invariant. A frame that reads back is the frame that was written, at the place where it was written.
 Why it holds: CRC-32C over the head and over the body, and the head says in which file and at which
@@ -16,6 +16,7 @@ it held. Layout: docs/FORMAT.md, "Relay log".
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
@@ -25,7 +26,6 @@ from typing import NamedTuple
 import google_crc32c
 import msgspec
 
-from binlogd.relay.position import RelayPos
 from binlogd.tso import Tso
 
 MAGIC = b"BLR1"
@@ -42,6 +42,27 @@ _SECTOR_BYTES = 512
 
 Whole = bytes | mmap.mmap
 """The content of a file, read or mapped."""
+
+
+_NAME = re.compile(r"relay-(\d{16})\.log")
+
+
+class RelayPos(NamedTuple):
+    """A byte of the log: `offset` in the file of that number. Ordered as the log is written."""
+
+    suffix: int
+    offset: int
+
+
+def file_name(suffix: int) -> str:
+    """The name of a file; names sort as the numbers do."""
+    return f"relay-{suffix:016d}.log"
+
+
+def suffix_of(name: str) -> int | None:
+    """The number of a file, None for a name that is no relay file's."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 class FrameKind(IntEnum):

@@ -27,11 +27,12 @@ from binlogd.ports import AppendFile, Disk, DiskLock
 from binlogd.relay.frame import (
     FrameKind,
     RelayEntry,
+    RelayPos,
     encode_entries,
     encode_frame,
+    file_name,
 )
 from binlogd.relay.gc import RelayFile, deletable
-from binlogd.relay.position import RelayPos, file_name
 from binlogd.relay.reader import chain_of, list_files, scan
 from binlogd.tso import NO_TS, Tso
 

@@ -19,15 +19,17 @@ from binlogd.relay.frame import (
     Frame,
     FrameKind,
     RelayEntry,
+    RelayPos,
     Torn,
     Whole,
     decode_entries,
+    file_name,
     head_size,
     is_followed,
     read_frame,
+    suffix_of,
 )
 from binlogd.relay.gc import RelayFile
-from binlogd.relay.position import RelayPos, file_name, suffix_of
 from binlogd.tso import Tso
 
 

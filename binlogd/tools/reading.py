@@ -32,7 +32,7 @@ from binlogd.drainer.files.log import is_log_file, log_files
 from binlogd.errors import ConfigError, CorruptRelay
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.pointer import segment_fid
-from binlogd.relay.position import suffix_of
+from binlogd.relay.frame import suffix_of
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.named_files import named_transactions

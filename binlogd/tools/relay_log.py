@@ -13,8 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from binlogd.errors import CorruptRelay
-from binlogd.relay.frame import Frame, FrameKind, RelayEntry, Whole
-from binlogd.relay.position import suffix_of
+from binlogd.relay.frame import Frame, FrameKind, RelayEntry, Whole, suffix_of
 from binlogd.relay.reader import entries_of, scan
 from binlogd.tidb.model import Job, job_from_json
 from binlogd.tidb.schema import SchemaTracker

@@ -30,7 +30,7 @@ from binlogd.node.assembly import (
     table_filter,
     trash,
 )
-from binlogd.relay.position import suffix_of
+from binlogd.relay.frame import suffix_of
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 from binlogd.upstream.skips import SkipList

@@ -14,9 +14,8 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from binlogd.host.disk import PosixDisk
-from binlogd.relay.frame import FrameKind, RelayEntry, encode_entries, encode_frame
+from binlogd.relay.frame import FrameKind, RelayEntry, RelayPos, encode_entries, encode_frame
 from binlogd.relay.log import RelayWriter
-from binlogd.relay.position import RelayPos
 from binlogd.relay.reader import read_relay
 from binlogd.tso import NO_TS, Tso
 from tests.bench.load import Load, inserts, mixed

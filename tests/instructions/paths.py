@@ -36,8 +36,7 @@ from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.pump.shard.sorter import Sorter
-from binlogd.relay.frame import FrameKind, RelayEntry, encode_entries, encode_frame
-from binlogd.relay.position import RelayPos
+from binlogd.relay.frame import FrameKind, RelayEntry, RelayPos, encode_entries, encode_frame
 from binlogd.tidb.jsonb import json_text
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import RowDecoder, encode_insert, encode_update

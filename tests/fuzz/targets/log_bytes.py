@@ -17,12 +17,12 @@ from binlogd.relay.frame import (
     Frame,
     FrameKind,
     RelayEntry,
+    RelayPos,
     decode_entries,
     encode_entries,
     encode_frame,
     read_frame,
 )
-from binlogd.relay.position import RelayPos
 from binlogd.tools.row_index import encode_frame as encode_rows
 from binlogd.tools.row_index import frames
 from binlogd.tso import Tso

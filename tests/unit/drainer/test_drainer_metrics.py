@@ -55,7 +55,6 @@ def test_positions_are_physical_milliseconds() -> None:
         _statistics(
             MergeStatistics(
                 resolved_ts=compose(7_000),
-                binlogs_popped=9,
                 duplicates_dropped=2,
                 blocking="",
                 sources=(SourcePosition("shard-0", compose(7_000), 0, 0),),

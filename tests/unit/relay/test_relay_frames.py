@@ -15,13 +15,15 @@ from binlogd.relay.frame import (
     Frame,
     FrameKind,
     RelayEntry,
+    RelayPos,
     Torn,
     decode_entries,
     encode_entries,
     encode_frame,
+    file_name,
     read_frame,
+    suffix_of,
 )
-from binlogd.relay.position import RelayPos, file_name, suffix_of
 from binlogd.tso import Tso
 
 HEAD_FRAME = b"".join(encode_frame(FrameKind.START, RelayPos(7, 0), Tso(5), [b'{"version":1}']))
