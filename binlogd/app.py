@@ -74,7 +74,6 @@ from binlogd.settings.operators import peers
 from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files, tls_tables
 from binlogd.snapshot.export_queue import ExportQueue
-from binlogd.snapshot.metrics import ExportQueueReport
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.telemetry.traces import Traces
 from binlogd.tools.restoring import (
@@ -309,7 +308,7 @@ def _queue(setup: Setup, upstream: Upstream, node: Node) -> ExportQueue | None:
     queue = export_queue_for(
         setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS
     )
-    node.exports = ExportQueueReport(queue) if queue is not None else None
+    node.exports = queue
     return queue
 
 

@@ -35,7 +35,7 @@ from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
 from binlogd.serving.answers import DONE_CODE, REFUSED_CODE, LookUp, Reply
 from binlogd.serving.finder import Finder, Question
-from binlogd.snapshot.metrics import ExportQueueReport
+from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.status import (
     ArchiveStatus,
     CommonStatus,
@@ -105,7 +105,7 @@ class Node:
     """Of the port and of the downstream."""
     open_addr: str = ""
     """Where others reach it with neither TLS nor a token that somebody set; "": nowhere."""
-    exports: ExportQueueReport | None = None
+    exports: ExportQueue | None = None
     """None where this service makes no exports."""
     stand_in: StandIn | None = None
     """None where there is a PD."""

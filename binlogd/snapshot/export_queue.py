@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -23,8 +22,10 @@ from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.process.warm import WarmJob
 from binlogd.snapshot.spec import moment
+from binlogd.status import ExportsStatus
+from binlogd.telemetry.exposition import Exposition
 from binlogd.telemetry.faults import unforeseen
-from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
+from binlogd.telemetry.histogram import Histogram, doubling
 
 WAITING_MAX = 8
 REMEMBERED_MAX = 50
@@ -65,21 +66,6 @@ class ExportJob(msgspec.Struct):
     built_on: str = ""
     left_out: tuple[str, ...] = ()
     exit_code: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ExportQueueStatistics:
-    """What was asked for, since the start. `finished` is by state; `seconds`, `rows` and
-    `size_bytes` are those of exports that are done."""
-
-    waiting: int
-    running: int
-    finished: Mapping[str, int]
-    refused: int
-    seconds: HistogramStatistics
-    rows: int
-    size_bytes: int
-    now: ExportJob | None
 
 
 SECONDS_BOUNDS = doubling(1, 14)
@@ -130,18 +116,34 @@ class ExportQueue:
             self._running[1].cancel()
         return job
 
-    def statistics(self) -> ExportQueueStatistics:
-        """How things stand."""
-        return ExportQueueStatistics(
-            waiting=sum(each.state == "waiting" for each in self._jobs),
-            running=int(self._running is not None),
+    def status(self) -> ExportsStatus:
+        """Its part of `/status`."""
+        job = self._running[0] if self._running is not None else None
+        return ExportsStatus(
+            waiting=self._waiting_jobs(),
+            running=job.id if job is not None else None,
+            stage=job.stage if job is not None else "",
+            done=job.done if job is not None else 0,
+            total=job.total if job is not None else 0,
             finished=dict(self._finished),
-            refused=self._refused,
-            seconds=self._seconds.statistics(),
-            rows=self._rows,
-            size_bytes=self._size_bytes,
-            now=self._running[0] if self._running is not None else None,
+            is_warm=self.is_warm,
         )
+
+    def say(self, out: Exposition) -> None:
+        """Its metrics."""
+        out.gauge("binlogd_exports_running", "One at a time.", int(self._running is not None))
+        out.gauge("binlogd_exports_waiting", "Behind the one that runs.", self._waiting_jobs())
+        out.gauge("binlogd_exports_warm", "1 while a Spark process is kept.", int(self.is_warm))
+        outcomes = [({"outcome": state}, count) for state, count in sorted(self._finished.items())]
+        out.counter("binlogd_exports_finished", "By outcome.", outcomes)
+        out.counter("binlogd_exports_refused", "As many waited as may.", self._refused)
+        now_s = self._seconds.statistics()
+        out.histogram("binlogd_exports_seconds", "Of those that were done.", [({}, now_s)])
+        out.counter("binlogd_exports_rows", "In snapshots that were made.", self._rows)
+        out.counter("binlogd_exports_bytes", "In snapshots that were made.", self._size_bytes)
+
+    def _waiting_jobs(self) -> int:
+        return sum(each.state == "waiting" for each in self._jobs)
 
     async def run(self) -> None:
         """Fulfils requests until it is cancelled; then nothing of its own is left."""

@@ -20,7 +20,6 @@ from binlogd.serving.routes.exports import add_exports
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.export_queue import WAITING_MAX, AskedExport, ExportJob, ExportQueue
-from binlogd.snapshot.metrics import ExportQueueReport
 from binlogd.snapshot.process.launcher import Borrow, JobProcess, Notice, Progress
 from binlogd.snapshot.process.warm import WarmJob
 from binlogd.snapshot.spec import SessionSpec
@@ -176,7 +175,7 @@ async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path
         assert await mixed.ended() == 2
         assert "--out, --keep: not with --via" in mixed.err.read_text()
         out = Exposition()
-        ExportQueueReport(queue).say(out)
+        queue.say(out)
     for line in (
         'binlogd_exports_finished{outcome="done"} 1',
         'binlogd_exports_finished{outcome="failed"} 1',
@@ -185,7 +184,7 @@ async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path
         "binlogd_exports_seconds_count 1",
     ):
         assert line in out.text().decode()
-    assert ExportQueueReport(queue).status().running is None
+    assert queue.status().running is None
 
 
 class Command:
