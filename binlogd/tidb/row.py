@@ -26,7 +26,6 @@ from binlogd.tidb.encode import encode_update as encode_update
 from binlogd.tidb.jsonb import json_text
 from binlogd.tidb.layout import WRITABLE_STATES, handle_places
 from binlogd.tidb.model import Column, TableAt
-from binlogd.tidb.rowv2 import ROW_V2, read_row_v2, v2_natural
 
 _ID_FLAG = int(Flag.VARINT)
 _ID_FLAGS = frozenset[int]({Flag.INT, Flag.UINT, Flag.VARINT, Flag.UVARINT})
@@ -167,11 +166,8 @@ class RowDecoder:
         self, readers: dict[int, Reader], row: bytes, at: int, values: dict[int, Value]
     ) -> int:
         """Pairs of column id and datum, up to the first id that comes again, or the end."""
-        first = row[at]
-        if first == Flag.NIL:  # a part without columns
+        if row[at] == Flag.NIL:  # a part without columns
             return at + 1
-        if first == ROW_V2:
-            return self._part_v2(readers, row, at, values)
         end = len(row)
         spare: dict[int, tuple[int, Natural]] = {}
         while at < end:
@@ -201,20 +197,6 @@ class RowDecoder:
             return skip_datum(row, at)
         flag, natural, at = read_datum(row, at)
         spare[column_id] = flag, natural
-        return at
-
-    def _part_v2(
-        self, readers: dict[int, Reader], row: bytes, at: int, values: dict[int, Value]
-    ) -> int:
-        raw_values, at = read_row_v2(row, at)
-        for column_id, raw in raw_values.items():
-            if column_id not in readers:
-                continue
-            if raw is None:
-                values[column_id] = None
-            else:
-                flag, natural = v2_natural(self._columns[column_id], raw)
-                values[column_id] = self._converters[column_id](flag, natural)
         return at
 
     def _take_aliased(

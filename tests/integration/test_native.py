@@ -33,7 +33,6 @@ JUDGES = (
     "tests/unit/tidb/test_jsonb.py",
     "tests/unit/tidb/test_row.py",
     "tests/unit/tidb/test_row_properties.py",
-    "tests/unit/tidb/test_rowv2.py",
     "tests/unit/tidb/test_vectors.py",
 )
 """Tests of the modules that are compiled; they import little else."""
