@@ -24,7 +24,6 @@ from binlogd.snapshot.export_queue import AskedExport, ExportQueue
 from binlogd.snapshot.process.jobdir import job_directory, log_files
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.publication import Destination, published
-from binlogd.snapshot.spec import ChangesOptions, Layout, TypeOptions
 from binlogd.tidb.model import job_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso
@@ -37,7 +36,8 @@ STAGED = "exports"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """A snapshot that somebody wants; `resolved_ts` is what a running Pump vouched for, or 0.
+    """A snapshot that somebody wants: `options` as far as they are said, without where the log and
+    its history are; `resolved_ts` in it is what a running Pump vouched for, or 0.
 
     `out` is a directory or the URI of an object store. `catalog` names an Iceberg catalog.
     `archive` is read in place of the log: an archive of segments (directory or URL), or the
@@ -45,17 +45,7 @@ class ExportRequest:
     """
 
     out: str
-    as_of: str
-    format: str
-    resolved_ts: Tso
-    base: str
-    base_time_zone: str = ""
-    types: TypeOptions
-    changes: ChangesOptions | None = None
-    layout: Layout = "plain"
-    is_resumed: bool = False
-    is_again: bool = False
-    keep: int = 0
+    options: ExportOptions
     catalog: str | None = None
     archive: str = ""
 
@@ -239,20 +229,11 @@ def _where(setup: Setup, out: str) -> tuple[Destination, Path]:
 def _plain_options(
     request: ExportRequest, out: Path, data_dir: Path, history: bytes
 ) -> ExportOptions:
-    return ExportOptions(
+    base = request.options.base
+    return replace(
+        request.options,
         data_dir=data_dir,
         out=out,
         schema_history=history,
-        as_of=request.as_of,
-        format=request.format,
-        resolved_ts=request.resolved_ts,
-        base=request.base,
-        base_shown=without_secrets(request.base) if "://" in request.base else "",
-        base_time_zone=request.base_time_zone,
-        types=request.types,
-        changes=request.changes,
-        layout=request.layout,
-        is_resumed=request.is_resumed,
-        is_again=request.is_again,
-        keep=request.keep,
+        base_shown=without_secrets(base) if "://" in base else "",
     )

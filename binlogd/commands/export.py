@@ -31,7 +31,7 @@ from binlogd.exporting import ExportRequest
 from binlogd.settings.moment import wall_clock
 from binlogd.settings.quantities import wait_s
 from binlogd.settings.setup import Setup
-from binlogd.snapshot.export import ExportResult
+from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export_queue import AskedExport
 from binlogd.snapshot.spec import Layout, moment, type_options
 from binlogd.tso import NO_TS, Tso
@@ -94,16 +94,18 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     setup = load_setup(config_file, data_dir, addr, schema_history)
     request = ExportRequest(
         out=out,
-        as_of=as_of,
-        format=file_format,
-        resolved_ts=NO_TS if archive else resolved_ts(setup),
-        base=base,
-        base_time_zone=base_time_zone,
-        types=type_options(types),
-        layout=_layout(layout),
-        is_resumed=resume,
-        is_again=force,
-        keep=keep,
+        options=ExportOptions(
+            as_of=as_of,
+            format=file_format,
+            resolved_ts=NO_TS if archive else resolved_ts(setup),
+            base=base,
+            base_time_zone=base_time_zone,
+            types=type_options(types),
+            layout=_layout(layout),
+            is_resumed=resume,
+            is_again=force,
+            keep=keep,
+        ),
         catalog=catalog,
         archive=archive,
     )
@@ -116,9 +118,9 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
 def _waited(setup: Setup, request: ExportRequest, wait: str) -> ExportRequest:
     if not wait:
         return request
-    wanted_ts = moment(request.as_of).ts
+    wanted_ts = moment(request.options.as_of).ts
     known_ts = asyncio.run(waited(setup, wanted_ts, wait_s("--wait", wait)))
-    return replace(request, resolved_ts=known_ts)
+    return replace(request, options=replace(request.options, resolved_ts=known_ts))
 
 
 def made(

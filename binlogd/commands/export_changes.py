@@ -20,6 +20,7 @@ from binlogd.commands.options import (
 from binlogd.errors import ConfigError
 from binlogd.exporting import ExportRequest
 from binlogd.settings.quantities import wait_s
+from binlogd.snapshot.export import ExportOptions
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import MANIFEST_NAME, ChangesOptions, moment, type_options
 from binlogd.tso import Tso
@@ -71,12 +72,13 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
         known_ts = asyncio.run(waited(setup, moment(to, "--to").ts, wait_s("--wait", wait)))
     request = ExportRequest(
         out=str(out),
-        as_of=to,
-        format="parquet",
-        resolved_ts=known_ts,
-        base="none",
-        types=chosen,
-        changes=ChangesOptions(_from_ts(from_), all_versions, before),
+        options=ExportOptions(
+            as_of=to,
+            resolved_ts=known_ts,
+            base="none",
+            types=chosen,
+            changes=ChangesOptions(_from_ts(from_), all_versions, before),
+        ),
     )
     made(setup, request, "changes", as_json=as_json)
 

@@ -82,9 +82,9 @@ class ExportOptions:
     makes another snapshot of a moment that has one, `keep` is how many snapshots stay, 0 all.
     """
 
-    data_dir: Path
-    out: Path
-    schema_history: bytes
+    data_dir: Path = Path()
+    out: Path = Path()
+    schema_history: bytes = b""
     as_of: str = "latest"
     base: str = choice.AUTO
     base_shown: str = ""
