@@ -26,10 +26,9 @@ from binlogd.host.threads import Threads, over, stacked
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.process import launcher, preflight
-from binlogd.snapshot.process.bounds import check_moment
 from binlogd.snapshot.process.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
-from binlogd.snapshot.process.launcher import Borrow, ExportFailed, Progress
-from binlogd.snapshot.publishing import marks, resume
+from binlogd.snapshot.process.launcher import JOB_LOG, Borrow, ExportFailed, Progress
+from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.lake.version import Registered
 from binlogd.snapshot.publishing.publish import (
     AlreadyThere,
@@ -59,7 +58,6 @@ from binlogd.snapshot.spec import (
 from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 
-JOB_LOG = "job.log"
 _NO_SPACE = ": free some, choose another --out, or build on a base, whose files are linked"
 FAILURE_LOG = "failed-export.log"
 PARTITION_BYTES = 16 << 20
@@ -233,21 +231,21 @@ def _begun(
     wanted = wanted_spec(options, as_of)
 
     def is_wanted(job: Path) -> bool:
-        return options.is_resumed and resume.resumable(job, wanted, as_of) is not None
+        return options.is_resumed and marks.resumable(job, wanted, as_of) is not None
 
     job = stack.enter_context(
         job_directory(options.out, STAGING_PREFIX, is_wanted=is_wanted, is_kept=_is_kept)
     )
-    spec = resume.resumable(job, wanted, as_of)
+    spec = marks.resumable(job, wanted, as_of)
     if spec is None:
         log_files = stack.enter_context(pinned(options.data_dir, job))
         base = _base(options, as_of, log_files.gone_ts)
         if as_of.ts:
             has_base, now_ms = base.directory is not None, WallClock().wall_ms()
-            check_moment(as_of.ts, log_files.segments, now_ms=now_ms, has_base=has_base)
+            preflight.check_moment(as_of.ts, log_files.segments, now_ms=now_ms, has_base=has_base)
         spec = _spec(wanted, options, job, log_files, base)
         preflight.check_disk(options.out, sum(each.size_bytes for each in spec.segments))
-        resume.save(job, spec)
+        marks.save_spec(job, spec)
     else:
         base = choice.Chosen(
             Path(spec.base) if spec.base else None, Tso(spec.base_ts), "as when it was begun"
@@ -280,7 +278,7 @@ async def _staged(
 
 
 def _has_any(job: Path) -> bool:
-    return marks.has_any(job / resume.STATE)
+    return marks.has_any(job / marks.STATE)
 
 
 def _is_kept(job: Path, error: BaseException) -> bool:
@@ -440,7 +438,7 @@ def _spec(
         gone_ts=log_files.gone_ts,
         staging=str(staging.absolute()),
         scratch=str(scratch.absolute()),
-        state=str((job / resume.STATE).absolute()),
+        state=str((job / marks.STATE).absolute()),
         partitions=min(max(8, 2 * options.cores), 1 + log_bytes // PARTITION_BYTES),
     )
 

@@ -19,8 +19,7 @@ from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.threads import Threads, over, stacked
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.process.jobdir import job_directory
-from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
-from binlogd.snapshot.process.warm import WarmJob
+from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, WarmJob
 from binlogd.snapshot.spec import moment
 from binlogd.status import ExportsStatus
 from binlogd.telemetry.exposition import Exposition

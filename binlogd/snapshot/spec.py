@@ -22,7 +22,7 @@ PARQUET_KINDS = ("parquet", "delta", "iceberg")
 """Formats whose data files are Parquet."""
 Layout = Literal["plain", "dumpling"]
 
-SPEC_VERSION = 2
+SPEC_VERSION = 3
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 

@@ -99,7 +99,6 @@ WRITERS: dict[str, list[str]] = {
     "snapshot/process/launcher.py": [_TRANSIENT],
     "snapshot/process/warmup.py": [_TRANSIENT],
     "snapshot/publishing/marks.py": [_EXPORT],
-    "snapshot/publishing/resume.py": [_TRANSIENT],
     "snapshot/writing/write.py": [_EXPORT],
     "spark/export_places.py": [_EXPORT],
     "spark/lake/manifest.py": [_LAKE],

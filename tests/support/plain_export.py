@@ -28,7 +28,7 @@ from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.built_on import Base, open_base
 from binlogd.snapshot.tables.catalog import Catalog, Origin, catalog, name_in
 from binlogd.snapshot.writing import carried, change_writer, write, writer
-from binlogd.snapshot.writing.files import FileTarget, Written
+from binlogd.snapshot.writing.files import FileTarget, Written, told
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 from tests.support.snapshots import manifest
@@ -182,4 +182,4 @@ class PlainExport:
 
 
 def _written(results: Iterator[pa.RecordBatch]) -> list[Written]:
-    return [Written(**row) for batch in results for row in batch.to_pylist()]
+    return told(row for batch in results for row in batch.to_pylist())

@@ -14,9 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
-from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import RowSpans
-from binlogd.snapshot.log.keys import KEY_BYTES
 from binlogd.snapshot.log.moves import Home, Moves
 from binlogd.snapshot.log.prewrites import Told, told
 from binlogd.snapshot.log.reader import Slice, payloads_at
@@ -32,7 +30,7 @@ from binlogd.snapshot.log.rowkey import (
     placed,
     updated,
 )
-from binlogd.snapshot.log.vectors import Longs
+from binlogd.snapshot.log.vectors import KEY_BYTES, Longs, packed_longs, unpacked_longs
 from binlogd.tidb.schema import is_reserved
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
 from binlogd.wire.mutation import LARGE_BYTES
@@ -73,12 +71,12 @@ class Reads(NamedTuple):
 
     def packed(self) -> bytes:
         """For a task."""
-        return numbers.packed(*self)
+        return packed_longs(*self)
 
     @classmethod
     def unpacked(cls, data: bytes) -> Reads:
         """What `packed` gave."""
-        return cls(*numbers.unpacked(data))
+        return cls(*unpacked_longs(data))
 
 
 @dataclass(frozen=True, slots=True)

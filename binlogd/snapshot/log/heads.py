@@ -17,10 +17,17 @@ import pyarrow as pa
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
-from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import RowSpans
 from binlogd.snapshot.log.reader import Slice, payloads
-from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, offsets, uvarints
+from binlogd.snapshot.log.vectors import (
+    Bytes,
+    Longs,
+    Mask,
+    offsets,
+    packed_longs,
+    unpacked_longs,
+    uvarints,
+)
 from binlogd.wire.peek import NO_DDL, Head, body, peek
 
 PREWRITE, COMMIT, ROLLBACK, DDL_COMMIT, OTHER = range(5)
@@ -114,7 +121,7 @@ def packed(number: int, told: Heads) -> pa.RecordBatch:
     )
     row = {
         "number": [number],
-        "heads": [numbers.packed(*columns)],
+        "heads": [packed_longs(*columns)],
         "ddl": [msgspec.msgpack.encode(told.ddl)],
     }
     return pa.RecordBatch.from_pydict(row, schema=PACKED)
@@ -122,7 +129,7 @@ def packed(number: int, told: Heads) -> pa.RecordBatch:
 
 def unpacked(told: bytes, ddl: bytes) -> Heads:
     """What `packed` put together."""
-    kind, at, start_ts, behind = numbers.unpacked(told)
+    kind, at, start_ts, behind = unpacked_longs(told)
     commit_ts = np.where(kind >= _NO_COMMIT, 0, start_ts + behind)
     return Heads(
         (kind % _NO_COMMIT).astype(np.int8),

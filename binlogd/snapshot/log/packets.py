@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from binlogd.snapshot.errors import TooLargePiece
-from binlogd.snapshot.log.keys import KEY_BYTES, is_first, key_lengths, key_numbers, longs
+from binlogd.errors import GaveUp
 from binlogd.snapshot.log.state import folded
+from binlogd.snapshot.log.vectors import KEY_BYTES, is_first, key_lengths, key_numbers, longs
 
 PACKETS = pa.schema(
     [
@@ -38,6 +38,18 @@ FOLD_BYTES = 256 << 20
 BYTES_MAX = (1 << 31) - (1 << 20)
 """Of the changes of a piece that count. A column of Arrow's `binary` holds 2 GiB, less its last."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class TooLargePiece(GaveUp):
+    """Rows of keys that are folded together are more than what can be held together."""
+
+    def __init__(self, table: str, changes: int, size: int, size_max: int) -> None:
+        super().__init__(
+            f"{table}: {changes:,} changes of its rows, with others {size:,} bytes, are to be"
+            f" folded together, and {size_max:,} bytes can be",
+            todo="export in steps, an earlier moment first (--as-of, --to), and then from there on"
+            " (--base, --from)",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from binlogd.errors import Refused
+from binlogd.host.disk import put_in_place
 from binlogd.snapshot.formats.columns import spark_type
 from binlogd.snapshot.log import state
 from binlogd.snapshot.log.events import Reads, WantedTables, committed_prewrites, events
 from binlogd.snapshot.log.heads import PACKED, LogHeads, heads, packed, unpacked
-from binlogd.snapshot.log.kept_heads import keep_heads, kept_heads
 from binlogd.snapshot.log.packets import PACKETS, Spread
 from binlogd.snapshot.log.reader import Slice
 
+_OF = b"binlogd.slices"
 Task = tuple[Slice, ...]
 RowsOfTask = Callable[[int], Iterator[pa.RecordBatch]]
 """The row changes that the task of a number reads, in batches."""
@@ -32,11 +35,11 @@ def log(spark: SparkSession, tasks: Sequence[Task], kept: Path | None = None) ->
     if not tasks:
         raise Refused("the log holds no binlogs: there is nothing to export")
     parts = [part for task in tasks for part in task]
-    found = kept_heads(kept, parts) if kept is not None else None
+    found = _kept_heads(kept, parts) if kept is not None else None
     if found is None:
         found = _read_heads(spark, tasks)
         if kept is not None:
-            keep_heads(kept, parts, found)
+            _keep_heads(kept, parts, found)
     numbers, told, ddl = (found.column(name).to_pylist() for name in PACKED.names)
     order = sorted(range(len(numbers)), key=numbers.__getitem__)
     return LogHeads(parts, [unpacked(told[each], ddl[each]) for each in order])
@@ -55,6 +58,31 @@ def _read_heads(spark: SparkSession, tasks: Sequence[Task]) -> pa.Table:
         pa.array([row[place] for row in found], field.type) for place, field in enumerate(PACKED)
     ]
     return pa.Table.from_arrays(arrays, schema=PACKED)
+
+
+def _keep_heads(path: Path, parts: Sequence[Slice], found: pa.Table) -> None:
+    """Puts them down for whoever goes on with an export that was killed, whole and synced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    making = path.with_suffix(".new")
+    told = found.replace_schema_metadata({_OF: _digest(parts)})
+    pq.write_table(told, making, compression="none", write_page_checksum=True)
+    put_in_place(making, path)
+
+
+def _kept_heads(path: Path, parts: Sequence[Slice]) -> pa.Table | None:
+    """What was put down of just these slices, which is told by the checksums of its pages too; None
+    where that is not there: the log is read again."""
+    try:
+        found = pq.read_table(path, page_checksum_verification=True)
+    except (OSError, pa.ArrowException):
+        return None
+    if (found.schema.metadata or {}).get(_OF) != _digest(parts) or len(found) != len(parts):
+        return None
+    return found.select(PACKED.names)
+
+
+def _digest(parts: Sequence[Slice]) -> bytes:
+    return hashlib.sha256(repr(list(parts)).encode()).hexdigest().encode()
 
 
 @dataclass(frozen=True, slots=True)

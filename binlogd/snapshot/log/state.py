@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from binlogd.snapshot.log.keys import is_first, longs, ranks
 from binlogd.snapshot.log.rowkey import Op
-from binlogd.snapshot.log.vectors import Longs
+from binlogd.snapshot.log.vectors import Longs, is_first, longs, ranks
 
 
 def winners(

@@ -1,4 +1,5 @@
-"""What an export needs of its machine, looked for before anything starts; what is missing is named.
+"""What an export needs of its machine and of the log, looked for before anything starts; what is
+missing is named.
 
 Everything here takes milliseconds and imports neither PySpark nor pyarrow.
 """
@@ -11,14 +12,20 @@ import importlib.util
 import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from binlogd.errors import ConfigError, Unavailable
+from binlogd.errors import ConfigError, MalformedBinlog, Refused, Unavailable
 from binlogd.extras import require
 from binlogd.host.child import answered
+from binlogd.log.drive import segment_batches
+from binlogd.settings.moment import wall_clock
+from binlogd.snapshot.spec import PinnedSegment
+from binlogd.tso import MAX_TS, Tso, compose, plus_ms
+from binlogd.wire.peek import peek
 
 JAVA_MIN = 17
 MEMORY_MB_MIN = 512
@@ -28,6 +35,9 @@ WORKERS_MB = 512
 SPILL_PART = 2
 """Row changes lie in the shuffle compressed: about so much less than in the log."""
 
+FAR_MS = 3_600_000
+"""An hour: longer than a clock is wrong, and than a transaction is open that began before the first
+one of a log."""
 _FOR_SCRIPTS = re.compile(r"SPARK_(?!HOME$|LOCAL_IP$)|PYSPARK_SUBMIT_ARGS$|(HADOOP|YARN)_CONF_DIR$")
 """Environment variables that Spark's scripts and launcher look at, and nobody after them."""
 _MODULES = ("pyspark", "pyarrow", "pandas")
@@ -158,3 +168,37 @@ def check_disk(out: Path, log_bytes: int) -> None:
             f" {needed >> 20} MiB for the rows on their way, and the snapshot comes on top: free"
             " some, or choose another --out"
         )
+
+
+def check_moment(
+    as_of: Tso, segments: Sequence[PinnedSegment], *, now_ms: int, has_base: bool
+) -> None:
+    """A moment far outside the log is refused before a JVM starts; the job itself draws the exact
+    line, out of all heads. What is looked at here is cheap: the clock, and the first record of each
+    shard's log. Raises Refused."""
+    if as_of > compose(now_ms + FAR_MS):
+        raise Refused(
+            f"{as_of} ({wall_clock(as_of)}) lies in the future; name a moment that has passed, or"
+            " `latest`"
+        )
+    begins = Tso(min(_first_ts(segments), default=MAX_TS))
+    if not has_base and begins < MAX_TS and as_of < plus_ms(begins, -FAR_MS):
+        raise Refused(
+            f"{as_of} ({wall_clock(as_of)}) lies before {begins} ({wall_clock(begins)}), where the"
+            " log begins: there is nothing to export; name a later moment, or a base"
+        )
+
+
+def _first_ts(segments: Sequence[PinnedSegment]) -> Iterator[Tso]:
+    """The start_ts of the first binlog of each shard; what cannot be read is the job's to say."""
+    first: dict[int, PinnedSegment] = {}
+    for each in segments:
+        if each.shard not in first or each.fid < first[each.shard].fid:
+            first[each.shard] = each
+    for segment in first.values():
+        for batch in segment_batches(Path(segment.path), is_last=True):
+            try:
+                yield Tso(peek(batch[0][1]).start_ts)
+            except MalformedBinlog:
+                return
+            break

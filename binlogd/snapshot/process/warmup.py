@@ -20,7 +20,7 @@ import structlog
 from binlogd.errors import ConfigError, Unavailable
 from binlogd.host.child import answered
 from binlogd.host.disk import put_in_place
-from binlogd.snapshot.process.launcher import ExportFailed, running
+from binlogd.snapshot.process.launcher import JOB_LOG, ExportFailed, running
 from binlogd.snapshot.process.preflight import Machine, check_memory, machine
 from binlogd.snapshot.spec import SessionSpec
 
@@ -107,7 +107,7 @@ async def _made_in(directory: Path, found: Machine) -> Path:
         launch=found.launch(),
         spark_home=found.spark_home,
     )
-    async with running(session, directory / "job.log") as job:
+    async with running(session, directory / JOB_LOG) as job:
         await job.finish(DUMP_GRACE_S)
         if not made.exists():
             raise ExportFailed(

@@ -5,6 +5,10 @@ moment from the same log in as many partitions may take them instead of writing 
 Why it holds. A mark is renamed into its place after its files were synced. What goes into a part
 depends on the moment, the base and the number of partitions only, which `Plan` holds: marks of
 another plan are thrown away. Files are hashed again before they are believed.
+
+The directory of an export holds the pinned input too, what it had staged and the spec that it
+worked by. Whoever resumes it works by the same spec, at the moment that it had found: nothing is
+looked up or chosen anew, as the log may have grown and lost files meanwhile.
 """
 
 from __future__ import annotations
@@ -16,35 +20,21 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.snapshot.spec import Report
+from binlogd.snapshot.spec import SPEC_VERSION, ExportSpec, FileEntry, Moment, Report
 
 PLAN_FILE, REPORT_FILE, PARTS = "plan.json", "report.json", "parts"
+SPEC_FILE, STATE = "spec.json", "state"
+"""In the directory of a job: the spec that it works by, and where its marks are."""
 
 
-class TablePart(msgspec.Struct, frozen=True):
-    """A part of a table: what Spark's partition of this number, or a file of the base, gives."""
+class Written(msgspec.Struct, frozen=True):
+    """A file of a table, its path relative to the staging directory, or a problem: why the table
+    cannot be told. `losses` counts, per column, what its new type cannot hold, at most so many."""
 
     table_id: int
-    name: str
-
-    @property
-    def file_name(self) -> str:
-        """Of its mark."""
-        return f"{self.table_id}-{self.name}.json"
-
-
-class FileMark(msgspec.Struct, frozen=True):
-    """A finished file, its path relative to the staging directory, as `files.Written` has it."""
-
-    name: str
-    rows: int
-    size_bytes: int
-    sha256: str
-    checksum: str
-    losses: str
-    keys_size_bytes: int = 0
-    keys_sha256: str = ""
-    keys_name: str = ""
+    file: FileEntry = FileEntry("", 0, 0, "")
+    losses: dict[str, dict[str, int]] = {}
+    problem: str = ""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -78,25 +68,26 @@ def read_plan(state: Path) -> Plan | None:
         return None
 
 
-def mark(state: Path, part: TablePart, files: list[FileMark]) -> None:
-    """Says that a part is finished; its files are synced."""
-    _write(state / PARTS / part.file_name, msgspec.json.encode(files))
+def mark(state: Path, table_id: int, part: str, files: list[Written]) -> None:
+    """Says that a part of a table is finished, what Spark's partition of a number or a file of the
+    base gives; its files are synced."""
+    _write(_mark_file(state, table_id, part), msgspec.json.encode(files))
 
 
-def marked(state: Path, staging: Path, part: TablePart) -> list[FileMark] | None:
+def marked(state: Path, staging: Path, table_id: int, part: str) -> list[Written] | None:
     """The files of a part that is finished, and still what it was; None otherwise."""
     try:
-        content = (state / PARTS / part.file_name).read_bytes()
-        files = msgspec.json.decode(content, type=list[FileMark])
+        content = _mark_file(state, table_id, part).read_bytes()
+        found = msgspec.json.decode(content, type=list[Written])
     except (OSError, msgspec.DecodeError):
         return None
-    for file in files:
-        names = [(file.name, file.sha256)]
-        if file.keys_name:
-            names.append((file.keys_name, file.keys_sha256))
-        if any(_sha256(staging / name) != sha256 for name, sha256 in names):
-            return None
-    return files
+    files = [entry for each in found for entry in (each.file, each.file.keys) if entry is not None]
+    is_same = all(_sha256(staging / each.name) == each.sha256 for each in files)
+    return found if is_same else None
+
+
+def _mark_file(state: Path, table_id: int, part: str) -> Path:
+    return state / PARTS / f"{table_id}-{part_of(part)}.json"
 
 
 class Watcher:
@@ -113,10 +104,10 @@ class Watcher:
         for path in (self._state / PARTS).glob("*-*.json"):
             if path.name not in self._seen:
                 self._seen.add(path.name)
-                files = msgspec.json.decode(path.read_bytes(), type=list[FileMark])
+                files = msgspec.json.decode(path.read_bytes(), type=list[Written])
                 table_id = int(path.name.partition("-")[0])
                 rows = self._rows.get(table_id, 0)
-                self._rows[table_id] = rows + sum(file.rows for file in files)
+                self._rows[table_id] = rows + sum(each.file.rows for each in files)
                 changed.add(table_id)
         return {table_id: self._rows[table_id] for table_id in changed}
 
@@ -156,3 +147,43 @@ def _write(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     making.replace(path)
+
+
+# --- whether it is one that somebody asks for again -------------------------------------------
+
+
+def save_spec(job: Path, spec: ExportSpec) -> None:
+    """Puts the spec down for who may go on."""
+    (job / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
+
+
+def resumable(job: Path, wanted: ExportSpec, as_of: Moment) -> ExportSpec | None:
+    """The spec to go on with, if the directory holds what is wanted: of the same log, on the base
+    that was asked for, in the same form. None also where everything had to be done again."""
+    try:
+        spec = msgspec.json.decode((job / SPEC_FILE).read_bytes(), type=ExportSpec)
+    except (OSError, msgspec.DecodeError):
+        return None
+    plan = read_plan(job / STATE)
+    if plan is None or spec.version != SPEC_VERSION or spec.changes is not None:
+        return None
+    if as_of.ts not in (0, plan.commit_ts) or as_of.before_latest_ms or not _is_alike(spec, wanted):
+        return None
+    files = [Path(each.path) for each in spec.segments]
+    if not all(file.exists() for file in files) or (spec.base and not Path(spec.base).exists()):
+        return None
+    return msgspec.structs.replace(
+        spec,
+        as_of=plan.commit_ts,
+        before_latest_ms=0,
+        known_resolved_ts=max(spec.known_resolved_ts, plan.resolved_ts),
+        is_again=wanted.is_again,
+    )
+
+
+def _is_alike(one: ExportSpec, other: ExportSpec) -> bool:
+    def told(spec: ExportSpec) -> tuple[object, ...]:
+        of_log = spec.data_dir, spec.base_asked, spec.base_time_zone, spec.ignore_schemas
+        return *of_log, spec.changes, spec.format, spec.layout, spec.types, spec.out
+
+    return told(one) == told(other)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import structs
 
 from binlogd.errors import Corrupt, CorruptRow, UnreadableRow
 from binlogd.snapshot.bases.dump import DumpFile
@@ -181,22 +182,12 @@ class _TakeOver:
         try:
             os.link(self.directory / file.name, target)
             if file.keys is not None:
-                linked = Path(self.target.staging, keys_name(name))
-                os.link(self.directory / file.keys.name, linked)
+                os.link(self.directory / file.keys.name, Path(self.target.staging, keys_name(name)))
         except OSError:
             return False
-        self.done.append(
-            Written(
-                self.task.table_id,
-                name,
-                file.rows,
-                file.size_bytes,
-                file.sha256,
-                file.checksum,
-                keys_size_bytes=file.keys.size_bytes if file.keys else 0,
-                keys_sha256=file.keys.sha256 if file.keys else "",
-            )
-        )
+        keys = structs.replace(file.keys, name=keys_name(name)) if file.keys is not None else None
+        linked = structs.replace(file, name=name, keys=keys)
+        self.done.append(Written(self.task.table_id, linked))
         return True
 
     # --- rows without --------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from binlogd.snapshot.log.scan import RowScan, ddl_of
 from binlogd.snapshot.spec import ChangesEntry, ChangesOptions, DdlEntry
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, name_in
 from binlogd.snapshot.writing.change_writer import write_changes
-from binlogd.snapshot.writing.files import RESULTS, FileTarget, Written
+from binlogd.snapshot.writing.files import RESULTS, FileTarget, Written, told
 from binlogd.snapshot.writing.write import attempt_name
 
 
@@ -38,8 +38,7 @@ def net(
         wanted = map(state.net, unpacked(batches, partial(name_in, tables)))
         yield from write_changes(wanted, tables, tracker, target, part, options)
 
-    rows = packets.mapInArrow(write_part, ddl_of(RESULTS)).collect()
-    return [Written(**row.asDict()) for row in rows]
+    return told(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
 
 
 def every(
@@ -52,8 +51,7 @@ def every(
         part = attempt_name(number)
         yield from write_changes(state.all_of(changes), tables, tracker, target, part, options)
 
-    written = rows.each(write_part, RESULTS).collect()
-    return [Written(**row.asDict()) for row in written]
+    return told(rows.each(write_part, RESULTS).collect())
 
 
 def entry(options: ChangesOptions, ddl: Sequence[DdlBinlog]) -> ChangesEntry:

@@ -8,15 +8,16 @@ that is built on this one. Its name begins with `_`: readers of a directory pass
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,26 +25,14 @@ from binlogd.snapshot.formats import file_kinds
 from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, ROW_GROUP_ROWS, FileKind
 from binlogd.snapshot.formats.texts import CHECKSUM_BITS, checksum
 from binlogd.snapshot.publishing import marks
-from binlogd.snapshot.spec import KeysEntry, TypeOptions
+from binlogd.snapshot.publishing.marks import Written as Written
+from binlogd.snapshot.spec import FileEntry, KeysEntry, TypeOptions
 
 ROW_GROUP_BYTES = 64 << 20
 KEY_COLUMN = "key"
 
-RESULTS = pa.schema(
-    [
-        ("table_id", pa.int64()),
-        ("name", pa.string()),
-        ("rows", pa.int64()),
-        ("size_bytes", pa.int64()),
-        ("sha256", pa.string()),
-        ("checksum", pa.string()),
-        ("losses", pa.string()),
-        ("problem", pa.string()),
-        ("keys_size_bytes", pa.int64()),
-        ("keys_sha256", pa.string()),
-    ]
-)
-"""One written file each, or (with `problem`) why a table cannot be told."""
+RESULTS = pa.schema([("written", pa.binary())])
+"""One `Written` each, as JSON."""
 
 
 Send = Callable[[Path, str], None]
@@ -86,67 +75,12 @@ class FileTarget:
         """What an earlier run of this export wrote for a part, if it came to its end."""
         if not self.state:
             return None
-        of = marks.TablePart(table_id, marks.part_of(part))
-        found = marks.marked(Path(self.state), Path(self.staging), of)
-        return None if found is None else [Written.of(table_id, each) for each in found]
+        return marks.marked(Path(self.state), Path(self.staging), table_id, part)
 
     def finish(self, table_id: int, part: str, done: list[Written]) -> None:
         """Notes that a part is finished, for whoever goes on after a crash."""
         if self.state and done:
-            of = marks.TablePart(table_id, marks.part_of(part))
-            marks.mark(Path(self.state), of, [each.marked() for each in done])
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A file, or why there is none."""
-
-    table_id: int
-    name: str = ""
-    rows: int = 0
-    size_bytes: int = 0
-    sha256: str = ""
-    checksum: str = ""
-    losses: str = "{}"
-    problem: str = ""
-    keys_size_bytes: int = 0
-    keys_sha256: str = ""
-
-    @classmethod
-    def of(cls, table_id: int, file: marks.FileMark) -> Written:
-        """A file that a mark names."""
-        return cls(
-            table_id,
-            file.name,
-            file.rows,
-            file.size_bytes,
-            file.sha256,
-            file.checksum,
-            file.losses,
-            keys_size_bytes=file.keys_size_bytes,
-            keys_sha256=file.keys_sha256,
-        )
-
-    def marked(self) -> marks.FileMark:
-        """The same for a mark."""
-        return marks.FileMark(
-            self.name,
-            self.rows,
-            self.size_bytes,
-            self.sha256,
-            self.checksum,
-            self.losses,
-            self.keys_size_bytes,
-            self.keys_sha256,
-            keys_name(self.name) if self.keys_sha256 else "",
-        )
-
-    @property
-    def keys(self) -> KeysEntry | None:
-        """The file of its row handles, if it has one."""
-        if not self.keys_sha256:
-            return None
-        return KeysEntry(keys_name(self.name), self.keys_size_bytes, self.keys_sha256)
+            marks.mark(Path(self.state), table_id, part, done)
 
 
 def keys_name(name: str) -> str:
@@ -157,11 +91,12 @@ def keys_name(name: str) -> str:
 
 def results(done: list[Written]) -> pa.RecordBatch:
     """`RESULTS` of some files."""
-    columns = {
-        name: [getattr(each, name) for each in done]
-        for name in RESULTS.names  # fields of Written
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=RESULTS)
+    return pa.record_batch([pa.array(map(msgspec.json.encode, done), pa.binary())], schema=RESULTS)
+
+
+def told(rows: Iterable[Any]) -> list[Written]:
+    """What `results` gave, in rows of Spark's or mappings."""
+    return [msgspec.json.decode(row["written"], type=Written) for row in rows]
 
 
 @dataclass(slots=True)
@@ -250,29 +185,19 @@ class TableFiles:
             return
         self._file.close()
         self._file = None
-        keys_size, keys_sha256 = 0, ""
+        name, keys = f"{self.directory}/{self._path.name}", None
         if self._keys_file is not None:
             self._keys_file.close()
             self._keys_file = None
-            keys_size, keys_sha256 = synced(self._keys_path())
-            self.target.sent(keys_name(f"{self.directory}/{self._path.name}"))
+            keys = KeysEntry(keys_name(name), *synced(self._keys_path()))
+            self.target.sent(keys.name)
         size_bytes, sha256 = synced(self._path)
-        self.target.sent(f"{self.directory}/{self._path.name}")
-        losses = {name: +lost for name, lost in self.losses.items() if +lost}
+        self.target.sent(name)
+        losses = {column: dict(+lost) for column, lost in self.losses.items() if +lost}
         self.losses.clear()
-        self._done.append(
-            Written(
-                self.table_id,
-                f"{self.directory}/{self._path.name}",
-                self._rows,
-                size_bytes,
-                sha256,
-                checksum_text(self._checksum),
-                json.dumps(losses),
-                keys_size_bytes=keys_size,
-                keys_sha256=keys_sha256,
-            )
-        )
+        checksum = checksum_text(self._checksum)
+        file = FileEntry(name, self._rows, size_bytes, sha256, keys, checksum)
+        self._done.append(Written(self.table_id, file, losses))
         self._rows = self._checksum = 0
 
     def _keys_path(self) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from binlogd.snapshot.writing.files import (
     checksum_text,
     results,
     synced,
+    told,
 )
 from binlogd.tidb.model import Column
 from binlogd.tidb.schema import SchemaTracker
@@ -55,8 +55,7 @@ def write(packets: DataFrame, known: Catalog, target: FileTarget) -> list[Writte
         with target.of_task() as here:
             yield from writer.write(winners, tables, tracker, here, part)
 
-    rows = packets.mapInArrow(write_part, ddl_of(RESULTS)).collect()
-    return [Written(**row.asDict()) for row in rows]
+    return told(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
 
 
 def attempt_name(number: int) -> str:
@@ -83,8 +82,7 @@ def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Writt
 
     count = len(todo)
     parts = min(count, CARRY_TASKS_MAX)
-    rows = spark.range(0, count, 1, parts).mapInArrow(take_over, ddl_of(RESULTS)).collect()
-    return [Written(**row.asDict()) for row in rows]
+    return told(spark.range(0, count, 1, parts).mapInArrow(take_over, ddl_of(RESULTS)).collect())
 
 
 def keep_schema(known: Catalog, target: FileTarget) -> FileEntry:
@@ -124,8 +122,8 @@ def entries(
             shutil.rmtree(directory, ignore_errors=True)
             left_out.append(LeftOut(plan.database, plan.info.name, problem))
             continue
-        names = {Path(each.name).name for each in files}
-        names |= {Path(each.keys.name).name for each in files if each.keys}
+        entries = [entry for each in files for entry in (each.file, each.file.keys) if entry]
+        names = {Path(each.name).name for each in entries}
         if files and target.send is None:
             _keep_only(directory, names)
         tables.append(_entry(plan, files, target))
@@ -136,27 +134,24 @@ def entries(
 def _entry(plan: TablePlan, files: Sequence[Written], target: FileTarget) -> TableEntry:
     losses: dict[str, Counter[str]] = {}
     for each in files:
-        for column, lost in json.loads(each.losses).items():
+        for column, lost in each.losses.items():
             losses.setdefault(column, Counter()).update(lost)
     return TableEntry(
         database=plan.database,
         table=plan.info.name,
         table_id=plan.info.id,
-        rows=sum(each.rows for each in files),
+        rows=sum(each.file.rows for each in files),
         columns=tuple(
             _column(arrow_column(each, target.types), target.kind) for each in plan.columns
         ),
         left_out_columns=plan.left_out_columns,
         losses={column: dict(lost) for column, lost in losses.items()},
-        files=tuple(
-            FileEntry(each.name, each.rows, each.size_bytes, each.sha256, each.keys, each.checksum)
-            for each in sorted(files, key=lambda each: each.name)
-        ),
+        files=tuple(sorted((each.file for each in files), key=lambda file: file.name)),
         handle=plan.handle.kind.name.lower(),
         handle_columns=plan.handle.column_ids,
         primary_key=primary_key(plan.info),
         create_table=create_table(plan.info, shown_columns(plan)),
-        checksum=checksum_text(sum(int(each.checksum, 16) for each in files)),
+        checksum=checksum_text(sum(int(each.file.checksum, 16) for each in files)),
     )
 
 

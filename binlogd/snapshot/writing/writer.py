@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from binlogd.errors import Corrupt, CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, mysql_type
-from binlogd.snapshot.log.keys import is_first, longs
 from binlogd.snapshot.log.rowkey import HandleKind, Op
+from binlogd.snapshot.log.vectors import is_first, longs
 from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import ChangedKeys, keys_of_changes
@@ -238,7 +238,7 @@ class TableWriter:
         return done
 
     def _taken(self, done: list[Written]) -> list[Written]:
-        rows = sum(each.rows for each in done)
+        rows = sum(each.file.rows for each in done)
         if rows != self._passed:
             raise Corrupt(
                 f"{self._label()}: the export that is resumed had {rows} rows where the log has"

@@ -19,7 +19,7 @@ from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
 from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import ExportFailed, Progress
 from binlogd.snapshot.process.warmup import note_launch
-from binlogd.snapshot.publishing.marks import FileMark
+from binlogd.snapshot.publishing.marks import Written
 from binlogd.snapshot.publishing.publish import read_manifest
 from tests.support import recordings_reader, snapshot_reader
 from tests.support.data_directory import write_log
@@ -110,13 +110,13 @@ async def test_a_killed_job_publishes_nothing_and_is_resumed(options: ExportOpti
     (mark, *_) = await killing
     staging = mark.parents[2]
     assert left_in(options.out) == [staging.name, FAILURE_LOG]
-    (finished, *_) = msgspec.json.decode(mark.read_bytes(), type=list[FileMark])
-    written = (staging / "snapshot" / finished.name).stat()
+    (finished, *_) = msgspec.json.decode(mark.read_bytes(), type=list[Written])
+    written = (staging / "snapshot" / finished.file.name).stat()
 
     result = await export(replace(options, is_resumed=True))
 
     assert left_in(options.out) == ["LATEST", FAILURE_LOG, result.path.name]
-    taken = (result.path / finished.name).stat()
+    taken = (result.path / finished.file.name).stat()
     assert (taken.st_ino, taken.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
     for table in recordings_reader.expected(RECORDING):
         if table.kind == "table" and table.rows is not None and table.db != "keys_wrong":

@@ -158,7 +158,7 @@ def test_limits_come_back_from_pyarrow_and_from_spark(spark: WarmSpark, tmp_path
     files.add(pa.RecordBatch.from_arrays(arrays, schema=schema), None, 1)
     (written,) = files.close()
     wanted = {name: [*(held for _, held in values), None] for name, _, _, values in CASES}
-    path = tmp_path / written.name
+    path = tmp_path / written.file.name
 
     assert pq.read_table(path).to_pydict() == wanted
     spark.spark.conf.set("spark.sql.timeType.enabled", "true")
@@ -198,7 +198,7 @@ def test_json_is_a_variant_that_spark_takes_apart(spark: WarmSpark, tmp_path: Pa
     array = way.build(documents, Counter())
     files.add(pa.RecordBatch.from_arrays([array], schema=schema), None, 1)
     (written,) = files.close()
-    read = spark.spark.read.parquet(str(tmp_path / written.name))
+    read = spark.spark.read.parquet(str(tmp_path / written.file.name))
     assert [field.dataType.simpleString() for field in read.schema] == ["variant"]
     found = read.selectExpr("to_json(doc)", "variant_get(doc, '$.a[1]', 'double')").collect()
     assert [row[0] for row in found] == [

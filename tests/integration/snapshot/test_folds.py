@@ -19,9 +19,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from binlogd.errors import Refused
-from binlogd.snapshot.errors import TooLargePiece
 from binlogd.snapshot.log import packets
-from binlogd.snapshot.log.packets import Spread
+from binlogd.snapshot.log.packets import Spread, TooLargePiece
 from binlogd.snapshot.process.jobdir import log_files
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import ChangesOptions

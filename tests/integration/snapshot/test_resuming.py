@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from binlogd.snapshot.publishing import marks, resume
+from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.spec import ChangesOptions, ExportSpec, Moment, PinnedSegment, TypeOptions
 from binlogd.tso import NO_TS, Tso
 
@@ -20,8 +20,8 @@ def job(tmp_path: Path) -> Path:
     """One that had found its moment, of a log that is still there."""
     log = tmp_path / "000000.vlog"
     log.touch()
-    marks.begin(tmp_path / resume.STATE, marks.Plan(MOMENT, 110, 8, "schema"))
-    resume.save(tmp_path, asked(segments=(PinnedSegment(0, 0, str(log), 5, 5),)))
+    marks.begin(tmp_path / marks.STATE, marks.Plan(MOMENT, 110, 8, "schema"))
+    marks.save_spec(tmp_path, asked(segments=(PinnedSegment(0, 0, str(log), 5, 5),)))
     return tmp_path
 
 
@@ -43,7 +43,7 @@ def asked(**more: object) -> ExportSpec:
 
 @pytest.mark.parametrize("as_of", [NO_TS, MOMENT])
 def test_the_same_export_goes_on_at_the_moment_that_it_had_found(as_of: Tso, job: Path) -> None:
-    found = resume.resumable(job, asked(as_of=as_of), Moment(as_of))
+    found = marks.resumable(job, asked(as_of=as_of), Moment(as_of))
     assert found is not None
     assert (found.as_of, found.known_resolved_ts) == (MOMENT, 110)
 
@@ -64,12 +64,12 @@ def test_the_same_export_goes_on_at_the_moment_that_it_had_found(as_of: Tso, job
     ids=lambda other: next(iter(other)),
 )
 def test_another_export_begins_anew(other: dict[str, object], job: Path) -> None:
-    assert resume.resumable(job, asked(**other), Moment(NO_TS)) is None
+    assert marks.resumable(job, asked(**other), Moment(NO_TS)) is None
 
 
 @pytest.mark.parametrize("as_of", [Moment(Tso(99)), Moment(Tso(101)), Moment(NO_TS, 1000)])
 def test_another_moment_begins_anew(as_of: Moment, job: Path) -> None:
-    assert resume.resumable(job, asked(), as_of) is None
+    assert marks.resumable(job, asked(), as_of) is None
 
 
 def _without_log(job: Path) -> None:
@@ -77,15 +77,15 @@ def _without_log(job: Path) -> None:
 
 
 def _without_plan(job: Path) -> None:
-    (job / resume.STATE / marks.PLAN_FILE).unlink()
+    (job / marks.STATE / marks.PLAN_FILE).unlink()
 
 
 def _cut_spec(job: Path) -> None:
-    path = job / resume.SPEC_FILE
+    path = job / marks.SPEC_FILE
     path.write_bytes(path.read_bytes()[:-2])
 
 
 @pytest.mark.parametrize("damage", [_without_log, _without_plan, _cut_spec])
 def test_what_is_not_whole_begins_anew(damage: Callable[[Path], None], job: Path) -> None:
     damage(job)
-    assert resume.resumable(job, asked(), Moment(NO_TS)) is None
+    assert marks.resumable(job, asked(), Moment(NO_TS)) is None

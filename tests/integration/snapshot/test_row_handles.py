@@ -17,7 +17,7 @@ from binlogd.snapshot.tables.built_on import BaseReuse, ColumnSource
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.carried import CarryTask, take_over
 from binlogd.snapshot.writing.changed import ChangedKeys
-from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written
+from binlogd.snapshot.writing.files import FileTarget, TableFiles
 from binlogd.spark.base_loader import rows_of
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Table
@@ -49,9 +49,9 @@ def test_row_groups_of_handles_are_those_of_the_rows(tmp_path: Path) -> None:
         numbers = pa.array(np.arange(count))
         files.add(pa.RecordBatch.from_arrays([numbers], schema=SCHEMA), numbers, 0)
     (written,) = files.close()
-    assert written.keys is not None
-    sizes = group_sizes(tmp_path / written.name)
-    assert sizes == group_sizes(tmp_path / written.keys.name)
+    assert written.file.keys is not None
+    sizes = group_sizes(tmp_path / written.file.name)
+    assert sizes == group_sizes(tmp_path / written.file.keys.name)
     assert sum(sizes) == ROW_GROUP_ROWS + 6
 
 
@@ -90,9 +90,9 @@ def test_handles_in_other_row_groups_than_their_rows_are_found(
     keys_of.close()
     target = FileTarget(str(staging), TypeOptions(), 5_000_000, keys=str(tmp_path / "keys"))
     (written,) = take_over(CarryTask(7, (entry(10),)), of_table, target, "base-0")
-    assert written.keys is not None
+    assert written.file.keys is not None
     expected = [(row, 100 + row) for row in rows if row not in (4, 9)]
-    assert pairs(staging, written.name, written.keys.name) == expected
+    assert pairs(staging, written.file.name, written.file.keys.name) == expected
 
 
 @pytest.mark.parametrize("count", [9, 11])
@@ -116,7 +116,7 @@ def test_what_was_written_last_time_can_be_built_on_again(tmp_path: Path) -> Non
     files.add(pa.RecordBatch.from_arrays([numbers], schema=SCHEMA), numbers, 0)
     done = files.close()
     for generation in (1, 2):
-        entries = tuple(map(_entry, done))
+        entries = tuple(each.file for each in done)
         of_table = plan(base, entries)
         keys = tmp_path / f"keys-{generation}"
         gone = ChangedKeys(str(keys), of_table, "0")
@@ -126,10 +126,6 @@ def test_what_was_written_last_time_can_be_built_on_again(tmp_path: Path) -> Non
         target = FileTarget(str(base), TypeOptions(), 5_000_000, keys=str(keys))
         done = take_over(CarryTask(7, entries), of_table, target, "base-0")
     (written,) = done
-    assert written.keys is not None
+    assert written.file.keys is not None
     expected = [(row, row) for row in range(count) if row not in (1, 2)]
-    assert pairs(base, written.name, written.keys.name) == expected
-
-
-def _entry(written: Written) -> FileEntry:
-    return FileEntry(written.name, written.rows, 0, "", written.keys)
+    assert pairs(base, written.file.name, written.file.keys.name) == expected

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlogd.errors import CorruptRow, MalformedBinlog
-from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import RowSpans, columns
 from binlogd.snapshot.log.events import Run
 from binlogd.snapshot.log.heads import OTHER as OTHER_KIND
@@ -26,7 +25,7 @@ from binlogd.snapshot.log.rowkey import (
     pairs,
     updated,
 )
-from binlogd.snapshot.log.vectors import padded, signed, uvarints
+from binlogd.snapshot.log.vectors import packed_longs, padded, signed, unpacked_longs, uvarints
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, Tp
 from binlogd.tidb.layout import ROWID
 from binlogd.tidb.model import Column, FieldType, Table
@@ -309,7 +308,7 @@ def test_rows_of_prewrites_are_what_they_are_one_by_one(payloads: list[bytes]) -
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(-(2**62), 2**62))))
 def test_packed_columns_come_back(pairs_of: list[tuple[int, int]]) -> None:
     one, other = (np.array([each[place] for each in pairs_of], np.int64) for place in (0, 1))
-    found = numbers.unpacked(numbers.packed(one, other))
+    found = unpacked_longs(packed_longs(one, other))
     assert [each.tolist() for each in found] == [one.tolist(), other.tolist()]
 
 

@@ -14,8 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Trans
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from binlogd.snapshot.errors import LakeError
-from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY, Registered
+from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY, LakeError, Registered
 from binlogd.snapshot.spec import TableEntry
 
 APP_ID = "binlogd"

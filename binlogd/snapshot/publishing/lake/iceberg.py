@@ -26,8 +26,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import AddSchemaUpdate, AssertCurrentSchemaId, SetCurrentSchemaUpdate
 
 from binlogd.errors import ConfigError
-from binlogd.snapshot.errors import LakeError
-from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY, Registered
+from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY, LakeError, Registered
 from binlogd.snapshot.spec import TableEntry
 
 CATALOG_FILE = "catalog.db"
