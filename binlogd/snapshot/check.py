@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from binlogd.errors import BinlogdError, ConfigError, Unfit
 from binlogd.snapshot.formats import read_files
-from binlogd.snapshot.formats.texts import CHECKSUM_BITS
+from binlogd.snapshot.formats.texts import checksum_text
 from binlogd.snapshot.publishing.publish import read_manifest, why_none
 from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, KeysEntry, Manifest, TableEntry
 
@@ -72,7 +72,7 @@ def _table(snapshot: Path, manifest: Manifest, table: TableEntry) -> TableCheck:
         return replace(verdict, reason=str(error))
     if sum(file.rows for file in table.files) != table.rows:
         return replace(verdict, reason="its files have another number of rows in the manifest")
-    if verdict.is_read and f"{total % (1 << CHECKSUM_BITS):016x}" != table.checksum:
+    if verdict.is_read and checksum_text(total) != table.checksum:
         return replace(verdict, reason="its rows sum up to another checksum")
     return verdict
 
@@ -90,7 +90,7 @@ def _file(snapshot: Path, manifest: Manifest, table: TableEntry, file: FileEntry
     found = read_files.file_rows(snapshot, file, manifest, table)
     if found.rows != file.rows:
         raise _Wrong(f"{file.name} has {found.rows} rows, the manifest says {file.rows}")
-    if f"{found.total % (1 << CHECKSUM_BITS):016x}" != file.checksum:
+    if checksum_text(found.total) != file.checksum:
         raise _Wrong(f"{file.name}: its rows sum up to another checksum")
     return found.total
 

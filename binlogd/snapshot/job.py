@@ -35,9 +35,8 @@ from binlogd.snapshot.process.session import Say, progress
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.publish import check_free
 from binlogd.snapshot.spec import (
-    EXIT_DATA,
     EXIT_DONE,
-    EXIT_SPEC,
+    EXIT_FAILED,
     SPEC_VERSION,
     DoubtfulRows,
     Event,
@@ -69,11 +68,11 @@ def run(spark: SparkSession, spec: ExportSpec, say: Say) -> int:
         say(Staged(build(spark, spec, say)))
     except BinlogdError as error:
         say(Failed(type(error).__name__, str(error)))
-        return EXIT_SPEC if isinstance(error, ConfigError) else EXIT_DATA
     except (PySparkException, Py4JError) as error:
         say(failed_in_spark(error, spec.out))
-        return EXIT_DATA
-    return EXIT_DONE
+    else:
+        return EXIT_DONE
+    return EXIT_FAILED
 
 
 class JobPlan(NamedTuple):

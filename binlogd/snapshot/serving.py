@@ -18,7 +18,7 @@ from binlogd.snapshot.process import gateway
 from binlogd.snapshot.process.session import EXPORT_SETTINGS, Say, rehearse, session
 from binlogd.snapshot.spec import (
     EXIT_DONE,
-    EXIT_ENVIRONMENT,
+    EXIT_FAILED,
     Event,
     ExportSpec,
     Failed,
@@ -42,7 +42,7 @@ def serve(
         spark, job = _started(first, jvm)
     except (PySparkException, Py4JError, OSError) as error:
         say(Failed(type(error).__name__, f"Spark did not start: {error}"))
-        return EXIT_ENVIRONMENT
+        return EXIT_FAILED
     say(Started(spark.version))
     code = EXIT_DONE
     if first.archive_to:

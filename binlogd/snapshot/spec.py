@@ -29,8 +29,8 @@ MANIFEST_NAME = "manifest.json"
 EVENTS_FD = "BINLOGD_EVENTS_FD"
 """Environment variable: the descriptor that a job writes its events to, a JSON object a line."""
 
-EXIT_DONE, EXIT_SPEC, EXIT_DATA, EXIT_CANCELLED, EXIT_ENVIRONMENT = 0, 2, 3, 4, 5
-"""Exit codes of the job."""
+EXIT_DONE, EXIT_FAILED = 0, 1
+"""Exit codes of the job; what failed is an event."""
 
 
 class PinnedSegment(msgspec.Struct, frozen=True):

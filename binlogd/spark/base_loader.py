@@ -135,7 +135,7 @@ def rows_of(
         if file.rows:
             yield from _of_parquet(plan, columns, Path(carry.directory), file)
     for dumped in carry.dumped.files if carry.dumped is not None else ():
-        for chunk, _ in dump_chunks(plan, columns, schema_of(columns), dumped):
+        for chunk in dump_chunks(plan, columns, schema_of(columns), dumped, Losses()):
             yield chunk.rows, key_bytes(chunk.keys) if chunk.keys is not None else None
 
 

@@ -11,10 +11,9 @@ import pyarrow as pa
 from binlogd.snapshot.formats import file_kinds
 from binlogd.snapshot.formats.columns import spark_type
 from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
-from binlogd.snapshot.formats.texts import checksum
+from binlogd.snapshot.formats.texts import checksum, checksum_text
 from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
-from binlogd.snapshot.writing.files import checksum_text
 
 Columns = Sequence[tuple[int, str, pa.Array]]
 """Of each column its TiDB id, its name and its values."""

@@ -17,7 +17,7 @@ import msgspec
 from binlogd.errors import ConfigError, Refused, Unfit
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases.dump import is_dump, read_dump
-from binlogd.snapshot.publishing.publish import read_manifest, why_none
+from binlogd.snapshot.publishing.publish import read_manifest, snapshots, why_none
 from binlogd.snapshot.spec import (
     MANIFEST_FORMAT,
     MANIFEST_NAME,
@@ -28,7 +28,6 @@ from binlogd.snapshot.spec import (
 from binlogd.tso import NO_TS, Tso
 
 AUTO, NONE = "auto", "none"
-SNAPSHOT_GLOB = "snapshot-*"
 
 
 class UnusableBase(Unfit):
@@ -118,12 +117,10 @@ def _dumped(path: Path, needs: Needs) -> Chosen:
 
 
 def _snapshots(out: Path) -> Iterator[tuple[Path, Manifest]]:
-    """Newest first; what is no snapshot is passed over."""
-    found = []
-    for path in out.glob(SNAPSHOT_GLOB):
+    """Newest first; one whose manifest does not read is passed over."""
+    for path in snapshots(out):
         with suppress(OSError, msgspec.DecodeError):
-            found.append((path, read_manifest(path)))
-    yield from sorted(found, key=lambda each: each[1].commit_ts, reverse=True)
+            yield path, read_manifest(path)
 
 
 def _check(manifest: Manifest, needs: Needs) -> None:

@@ -115,6 +115,11 @@ def checksum(columns: Sequence[pa.Array]) -> int:
     return total % (1 << CHECKSUM_BITS)
 
 
+def checksum_text(total: int) -> str:
+    """A row checksum as manifests have it: 16 hexadecimal digits."""
+    return f"{total % (1 << CHECKSUM_BITS):016x}"
+
+
 def _parts(array: pa.Array) -> list[pa.Array]:
     parts: list[pa.Array] = array.flatten() if pa.types.is_struct(array.type) else [array]
     return parts

@@ -346,7 +346,8 @@ class _Events:
         begins = np.array([*self._begins, len(self.keys)], np.int64)
         counts = begins[1:] - begins[:-1]
         table_id, commit_ts, version = (
-            np.repeat(np.array(column, np.int64), counts) for column in _columns(self._runs)
+            np.repeat(np.array(column, np.int64), counts)
+            for column in zip(*self._runs, strict=True)
         )
         columns = {
             "table_id": table_id,
@@ -379,10 +380,6 @@ def _binary(values: Sequence[bytes]) -> pa.Array:
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
-
-
-def _columns(runs: list[_Run]) -> Iterable[tuple[int, ...]]:
-    return zip(*runs, strict=True)
 
 
 _Found = tuple[bytes, int, bytes, bytes]

@@ -159,8 +159,12 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def dump_chunks(
-    plan: TablePlan, columns: Sequence[ArrowColumn], schema: pa.Schema, file: DumpFile
-) -> Iterator[tuple[Chunk, Losses]]:
+    plan: TablePlan,
+    columns: Sequence[ArrowColumn],
+    schema: pa.Schema,
+    file: DumpFile,
+    losses: Losses,
+) -> Iterator[Chunk]:
     """The rows of a file of a dump. Raises CorruptRow, Corrupt, ConfigError, OSError."""
     carry = plan.carry
     assert carry is not None
@@ -172,13 +176,12 @@ def dump_chunks(
             column.name: (places[column.name], reader_of(column, zone))
             for column in carry.dumped.columns
         }
-        losses: Losses = {}
         arrays = [
             _dumped_column(column, source, rows, readers, losses)
             for column, source in zip(columns, carry.sources, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        yield Chunk(batch, _dumped_keys(plan, carry.dumped, rows, readers), batch.nbytes), losses
+        yield Chunk(batch, _dumped_keys(plan, carry.dumped, rows, readers), batch.nbytes)
 
 
 def _places(dumped: Dumped, rows: DumpRows, file: DumpFile) -> dict[str, int]:

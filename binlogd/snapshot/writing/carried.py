@@ -7,6 +7,7 @@ linked into the new snapshot.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,9 +28,8 @@ from binlogd.snapshot.spec import FileEntry
 from binlogd.snapshot.tables.built_on import BaseReuse
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import Chunk, Losses, ParquetAdapter, dump_chunks, keys_in
-from binlogd.snapshot.writing.changed import changed_keys, is_kept
+from binlogd.snapshot.writing.changed import LooseRows, changed_keys, is_kept
 from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, keys_name
-from binlogd.snapshot.writing.loose import LooseRows
 from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of, table_files
 from binlogd.tidb.rewrite import Unconvertible
 
@@ -144,11 +144,9 @@ class _TakeOver:
 
     def _dumped(self, file: DumpFile) -> None:
         files = self._files()
-        for chunk, losses in dump_chunks(self.plan, self.columns, self.schema, file):
+        for chunk in dump_chunks(self.plan, self.columns, self.schema, file, files.losses):
             assert chunk.keys is not None, "its handle is in columns"
             mask = is_kept(chunk.keys, changed_keys(self.target.keys, self.task.table_id))
-            for name, lost in losses.items():
-                files.losses.setdefault(name, lost.__class__()).update(lost)
             mask = pc.and_(mask, self._living(chunk.rows))
             keys = chunk.keys.filter(mask) if files.key_type is not None else None
             files.add(chunk.rows.filter(mask), keys, chunk.size_bytes)
@@ -200,16 +198,16 @@ class _TakeOver:
                 groups = keys_in(self.directory, self.plan, file)
                 self._keep(file, [loose.keep_keys(each) for each in groups])
         files = self._files(has_keys=False)
-        for file in self.task.files:
-            for chunk in self._chunks(file, None, files.losses) if file.keys is None else ():
-                rows = chunk.rows.filter(self._living(chunk.rows))
-                files.add(rows.filter(loose.keep_rows(rows)), None, chunk.size_bytes)
-        for dumped in self.task.dump_files:
-            for chunk, losses in dump_chunks(self.plan, self.columns, self.schema, dumped):
-                for name, lost in losses.items():
-                    files.losses.setdefault(name, lost.__class__()).update(lost)
-                rows = chunk.rows.filter(self._living(chunk.rows))
-                files.add(rows.filter(loose.keep_rows(rows)), None, chunk.size_bytes)
+        untold = (each for each in self.task.files if each.keys is None)
+        for chunk in itertools.chain(
+            *(self._chunks(file, None, files.losses) for file in untold),
+            *(
+                dump_chunks(self.plan, self.columns, self.schema, dumped, files.losses)
+                for dumped in self.task.dump_files
+            ),
+        ):
+            rows = chunk.rows.filter(self._living(chunk.rows))
+            files.add(rows.filter(loose.keep_rows(rows)), None, chunk.size_bytes)
         self.done += files.close()
         missing = loose.missing()
         if missing:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from binlogd.snapshot.formats import file_kinds
 from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, ROW_GROUP_ROWS, FileKind
-from binlogd.snapshot.formats.texts import CHECKSUM_BITS, checksum
+from binlogd.snapshot.formats.texts import checksum, checksum_text
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.marks import Written as Written
 from binlogd.snapshot.spec import FileEntry, KeysEntry, TypeOptions
@@ -202,11 +202,6 @@ class TableFiles:
 
     def _keys_path(self) -> Path:
         return Path(self.target.staging, keys_name(f"{self.directory}/{self._path.name}"))
-
-
-def checksum_text(total: int) -> str:
-    """A row checksum as manifests have it: 16 hexadecimal digits."""
-    return f"{total % (1 << CHECKSUM_BITS):016x}"
 
 
 def synced(path: Path) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from binlogd.host.disk import sync_directory
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, spark_type
 from binlogd.snapshot.formats.create_table import create_database, create_table, primary_key
 from binlogd.snapshot.formats.file_kinds import FileKind
+from binlogd.snapshot.formats.texts import checksum_text
 from binlogd.snapshot.log import state
 from binlogd.snapshot.log.packets import unpacked
 from binlogd.snapshot.log.scan import ddl_of
@@ -27,7 +28,6 @@ from binlogd.snapshot.writing.files import (
     RESULTS,
     FileTarget,
     Written,
-    checksum_text,
     results,
     synced,
     told,

@@ -25,9 +25,8 @@ from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.log.vectors import is_first, longs
 from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.changed import ChangedKeys, keys_of_changes
+from binlogd.snapshot.writing.changed import ChangedKeys, GoneRows, keys_of_changes
 from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, results
-from binlogd.snapshot.writing.loose import GoneRows
 from binlogd.snapshot.writing.row_arrays import RowArrays
 from binlogd.snapshot.writing.rows import RowsAsOf
 from binlogd.tidb.rewrite import Unconvertible
@@ -149,10 +148,10 @@ class TableWriter:
         self._key_type = self._files.key_type
         self._done = target.finished(self.table_id, part)
         self._changed: ChangedKeys | None = None
-        self._gone: _GoneRows | None = None
+        self._gone: GoneRows | None = None
         if plan.carry is not None and self._done is None:
             if plan.carry.is_loose:
-                self._gone = _GoneRows(target.keys, plan, part, self._rows, self._columns)
+                self._gone = GoneRows(target.keys, plan.info.id, part)
             else:
                 self._changed = ChangedKeys(target.keys, plan, part)
         self._target, self._part, self._passed = target, part, 0
@@ -171,18 +170,28 @@ class TableWriter:
             return
         try:
             if self._gone is not None:
-                self._add_gone(winners)
+                self._add_gone(self._gone, winners)
             self._take(winners.filter(pa.array(is_put)))
         except Unconvertible as error:
             self._problem = str(error)
 
-    def _add_gone(self, winners: pa.RecordBatch) -> None:
-        assert self._gone is not None
-        for winner in _winners(winners):
-            try:
-                self._gone.add(winner)
-            except CorruptRow as error:
-                raise UnreadableRow(self._label(), winner.commit_ts, str(error)) from error
+    def _add_gone(self, gone: GoneRows, winners: pa.RecordBatch) -> None:
+        """Puts down the rows that keys held before they changed."""
+        changes = list(_winners(winners))
+        befores = [
+            self._decoded(each.before_version, each.before, each.commit_ts) if each.before else {}
+            for each in changes
+        ]
+        try:
+            arrays = [
+                column.build([before.get(column.column.id) for before in befores], Counter())
+                for column in self._columns
+            ]
+        except CorruptRow as error:
+            raise UnreadableRow(self._label(), changes[0].commit_ts, str(error)) from error
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        was_there = [bool(each.before) for each in changes]
+        gone.add([each.key for each in changes], rows, was_there=was_there)
 
     def _take(self, puts: pa.RecordBatch) -> None:
         losses = [
@@ -195,8 +204,7 @@ class TableWriter:
             else:
                 arrays = self._arrays.arrays(rows, longs(puts, "schema_version"), losses)
         except CorruptRow as error:
-            for winner in _winners(puts):
-                self._decoded(winner)  # tells which one it is
+            self._each_decoded(puts)  # tells which one it is
             raise UnreadableRow(self._label(), 0, str(error)) from error
         keys = None
         if self._key_type is not None:
@@ -205,17 +213,21 @@ class TableWriter:
         self._files.add(batch, keys, rows.nbytes)
 
     def _one_by_one(self, puts: pa.RecordBatch, losses: list[Counter[str]]) -> list[pa.Array]:
-        decoded = [self._decoded(winner) for winner in _winners(puts)]
+        decoded = self._each_decoded(puts)
         return [
             each.build([row[each.column.id] for row in decoded], lost)
             for each, lost in zip(self._columns, losses, strict=True)
         ]
 
-    def _decoded(self, winner: Winner) -> dict[int, Value]:
+    def _each_decoded(self, puts: pa.RecordBatch) -> list[dict[int, Value]]:
+        winners = _winners(puts)
+        return [self._decoded(each.schema_version, each.row, each.commit_ts) for each in winners]
+
+    def _decoded(self, version: int, row: bytes, commit_ts: int) -> dict[int, Value]:
         try:
-            return self._rows.decode(winner.schema_version, winner.row)
+            return self._rows.decode(version, row)
         except CorruptRow as error:
-            raise UnreadableRow(self._label(), winner.commit_ts, str(error)) from error
+            raise UnreadableRow(self._label(), commit_ts, str(error)) from error
 
     def close_empty(self) -> list[Written]:
         """A file without rows."""
@@ -269,45 +281,6 @@ def table_files(
         mysql_types=tuple(mysql_type(each.column) for each in columns),
         table=plan.info.name,
     )
-
-
-class _GoneRows:
-    """The rows that keys of a table held before they changed, on their way to `loose`."""
-
-    def __init__(
-        self, directory: str, plan: TablePlan, part: str, rows: RowsAsOf, columns: list[ArrowColumn]
-    ) -> None:
-        self._file = GoneRows(directory, plan.info.id, part)
-        self._rows, self._columns, self._schema = rows, columns, schema_of(columns)
-        self._winners: list[Winner] = []
-        self._befores: list[dict[int, Value]] = []
-
-    def add(self, winner: Winner) -> None:
-        before: dict[int, Value] = {}
-        if winner.before:
-            before = self._rows.decode(winner.before_version, winner.before)
-        self._winners.append(winner)
-        self._befores.append(before)
-        if len(self._winners) >= CHUNK_ROWS:
-            self._flush()
-
-    def close(self) -> None:
-        if self._winners:
-            self._flush()
-        self._file.close()
-
-    def _flush(self) -> None:
-        arrays = [
-            column.build([before.get(column.column.id) for before in self._befores], Counter())
-            for column in self._columns
-        ]
-        self._file.add(
-            [winner.key for winner in self._winners],
-            pa.RecordBatch.from_arrays(arrays, schema=self._schema),
-            was_there=[bool(winner.before) for winner in self._winners],
-        )
-        self._winners.clear()
-        self._befores.clear()
 
 
 def arrow_columns(plan: TablePlan, types: TypeOptions) -> list[ArrowColumn]:

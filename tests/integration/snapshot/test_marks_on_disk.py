@@ -16,9 +16,8 @@ from pathlib import Path
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.changed import ChangedKeys
+from binlogd.snapshot.writing.changed import ChangedKeys, GoneRows
 from binlogd.snapshot.writing.files import FileTarget, TableFiles
-from binlogd.snapshot.writing.loose import GoneRows
 from binlogd.tidb.model import Table
 import pyarrow as pa
 work = Path(sys.argv[1])
