@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
 from binlogd.snapshot.log.datums import RowSpans
-from binlogd.snapshot.log.moves import Home, Moves
+from binlogd.snapshot.log.moves import Followed, Home, Moves
 from binlogd.snapshot.log.prewrites import Told, told
 from binlogd.snapshot.log.reader import Slice, payloads_at
 from binlogd.snapshot.log.row_changes import TableRows, changed
@@ -326,7 +326,7 @@ class _Events:
                 return None
             return found if wanted.counts(found.table_id, run.commit_ts) else None
 
-        moved = _named(run, self._moved_rows(run, seen, handle, home))
+        moved = _named(run, _moved_rows(run, seen, handle, self._followed, home))
         for seq, (to, (key, op, row, before)) in enumerate(moved):
             if to is not None:
                 is_placed = wanted.handles[to.table_id].kind is HandleKind.PLACED
@@ -334,12 +334,6 @@ class _Events:
                 full_key = placed(key, to.place) if is_placed else key
                 if self._add(seq, full_key, op, row, before):
                     yield self.take()
-
-    def _moved_rows(
-        self, run: Run, seen: int, handle: Handle, home: Callable[[bytes], Home | None]
-    ) -> Iterator[tuple[Home | None, _Found]]:
-        gone = self._followed.gone_twins(run.change, seen, run.commit_ts)
-        return _moved_rows(run.change, handle, home, gone)
 
     def take(self) -> pa.RecordBatch:
         """The batch; the next one begins."""
@@ -418,11 +412,16 @@ def _rows_with_before(change: Mutation, handle: Handle) -> Iterator[_Found]:
 
 
 def _moved_rows(
-    change: Mutation, handle: Handle, home: Callable[[bytes], Home | None], gone: Set[int]
+    run: Run,
+    seen: int,
+    handle: Handle,
+    followed: Followed,
+    home: Callable[[bytes], Home | None],
 ) -> Iterator[tuple[Home | None, _Found]]:
     """Each change of a row with where it is at the end; without some of the inserted rows."""
+    gone = followed.gone_twins(run.change, seen, run.commit_ts)
     number = -1
-    for kind, row in rows_of(change):
+    for kind, row in rows_of(run.change):
         if kind == INSERT:
             number += 1
             if number in gone:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.errors import CorruptRow, MalformedBinlog
+from binlogd.errors import CorruptRow, MalformedBinlog, UnreadableRow
 from binlogd.snapshot.log.datums import RowSpans, columns
-from binlogd.snapshot.log.events import Run
+from binlogd.snapshot.log.events import CommittedPrewrite, Run, WantedTables, events
 from binlogd.snapshot.log.heads import OTHER as OTHER_KIND
 from binlogd.snapshot.log.heads import DdlCommit, Heads, packed, unpacked
+from binlogd.snapshot.log.moves import Moves, PartitionsSpread, Twice
 from binlogd.snapshot.log.prewrites import told
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
@@ -26,9 +27,10 @@ from binlogd.snapshot.log.rowkey import (
     updated,
 )
 from binlogd.snapshot.log.vectors import packed_longs, padded, signed, unpacked_longs, uvarints
-from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, Tp
+from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, PartitionKind, Tp
 from binlogd.tidb.layout import ROWID
 from binlogd.tidb.model import Column, FieldType, Table
+from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.varint import read_uvarint, uvarint, varint
 from binlogd.tso import Tso
@@ -320,3 +322,19 @@ def test_packed_heads_come_back(commit_ts: int) -> None:
         told_of = Heads(np.array([kind], np.int8), one, one, np.array([commit_ts], np.int64), ddl)
         row = packed(3, told_of).to_pylist()[0]
         assert repr(unpacked(row["heads"], row["ddl"])) == repr(told_of)
+
+
+def test_a_corrupt_row_beside_a_reorganization_is_told_with_its_transaction() -> None:
+    """Rows that may be written twice are looked at before the others of their transaction."""
+    split = Partitioning(
+        PartitionKind.RANGE, "`c1`", (), (Partition(11, ("10",)), Partition(12, ("MAXVALUE",)))
+    )
+    info = Table(7, "t", (column(1, Tp.LONGLONG),), partition_ids=(11, 12), partitioning=split)
+    handle = Handle(HandleKind.HIDDEN, (ROWID,))
+    spread = PartitionsSpread(20, 7, frozenset({11}), info)
+    twice = Twice(20, 19, 7, frozenset({11}), 100)
+    moves = Moves((spread,), {7: ((0, info),)}, {7: handle}, twice=(twice,))
+    value = encode_mutations(10, [Mutation(7, [b"\x08\x02\xff"], [], [], b"\x00")])
+    found = CommittedPrewrite("file", 0, prewrite_binlog(Tso(140), prewrite_value=value), 150)
+    with pytest.raises(UnreadableRow, match=r"table id 7.*150"):
+        list(events([found], WantedTables({7: handle}, frozenset(), moves=moves)))
