@@ -92,23 +92,19 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     if out is None or against is not None:
         raise ConfigError(_OUT_WANTED if against is None else _CHECK_WANTED)
     setup = load_setup(config_file, data_dir, addr, schema_history)
-    request = ExportRequest(
-        out=out,
-        options=ExportOptions(
-            as_of=as_of,
-            format=file_format,
-            resolved_ts=NO_TS if archive else resolved_ts(setup),
-            base=base,
-            base_time_zone=base_time_zone,
-            types=type_options(types),
-            layout=_layout(layout),
-            is_resumed=resume,
-            is_again=force,
-            keep=keep,
-        ),
-        catalog=catalog,
-        archive=archive,
+    chosen = ExportOptions(
+        as_of=as_of,
+        format=file_format,
+        resolved_ts=NO_TS if archive else resolved_ts(setup),
+        base=base,
+        base_time_zone=base_time_zone,
+        types=type_options(types),
+        layout=_layout(layout),
+        is_resumed=resume,
+        is_again=force,
+        keep=keep,
     )
+    request = ExportRequest(out=out, options=chosen, catalog=catalog, archive=archive)
     if dry_run:
         say_plan(exporting.plan_export(setup, request), as_json=as_json)
     else:
