@@ -1,7 +1,7 @@
 """Transactions that wait for a sink which writes whole groups of them with their progress.
 
 Invariant. A group ends where a commit_ts ends: progress that names it names all of its
-transactions. Why it holds: transactions of one commit_ts come in one `submit`, and between two of
+transactions. Why it holds: transactions of one commit_ts come in one `put`, and between two of
 them nothing is awaited.
 """
 
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import BinlogdError
 from binlogd.tso import NO_TS, Tso
+
+T = TypeVar("T")
 
 
 class PendingLimits(NamedTuple):
@@ -28,14 +30,32 @@ class PendingLimits(NamedTuple):
     group_bytes: int = 16 << 20
 
 
-class _Item(NamedTuple):
-    txn: Txn
-    rows: int
+class PendingItem(NamedTuple, Generic[T]):
+    """A transaction in the form in which it is written."""
+
+    commit_ts: Tso
+    form: T
     size_bytes: int
+    rows: int = 0
+    is_dml: bool = False
+    is_ddl: bool = False
 
 
-class PendingTransactions:
-    """One producer calls `submit` and `flush`, one consumer is in `run`.
+def pending(txn: Txn, form: T, size_bytes: int) -> PendingItem[T]:
+    """A transaction that waits in some form; `size_bytes` is what this takes."""
+    is_dml, is_ddl = isinstance(txn, Dml), isinstance(txn, Ddl) and not txn.is_skipped
+    rows = txn.row_count if isinstance(txn, Dml) else 0
+    return PendingItem(txn.commit_ts, form, size_bytes, rows, is_dml, is_ddl)
+
+
+def pending_whole(txn: Txn) -> PendingItem[Txn]:
+    """A transaction that waits as it came."""
+    changes = txn.changes if isinstance(txn, Dml) else ()
+    return pending(txn, txn, sum(size_of(change.mutation) for change in changes))
+
+
+class PendingTransactions(Generic[T]):
+    """One producer calls `put` and `flush`, one consumer is in `run`.
 
     Who holds `writing` is alone with what the consumer writes to.
     """
@@ -43,10 +63,10 @@ class PendingTransactions:
     def __init__(self, limits: PendingLimits) -> None:
         self._limits = limits
         self.writing = asyncio.Lock()
-        self.applied_ts = NO_TS
-        self._items: deque[_Item] = deque()
+        self.applied_ts = self.resumed_ts = NO_TS
+        self._items: deque[PendingItem[T]] = deque()
         self._rows = self._bytes = 0
-        self._resumed_ts = self._last_ts = NO_TS
+        self._last_ts = NO_TS
         self._queued, self._moved = asyncio.Event(), asyncio.Event()
         self._failure: BinlogdError | None = None
         self._is_closing = False
@@ -54,23 +74,26 @@ class PendingTransactions:
 
     def begin(self, applied_ts: Tso) -> None:
         """What is at or below is there already, and passed over."""
-        self._resumed_ts = self.applied_ts = applied_ts
+        self.resumed_ts = self.applied_ts = applied_ts
 
-    async def submit(self, txns: Sequence[Txn]) -> None:
+    async def put(self, items: Iterable[PendingItem[T]]) -> None:
         """Queues; waits for room. Raises what the consumer failed with."""
-        for txn in txns:
-            if txn.commit_ts <= self._resumed_ts:
+        for item in items:
+            if item.commit_ts <= self.resumed_ts:
                 continue
-            assert txn.commit_ts >= self._last_ts, "transactions out of order"
-            if txn.commit_ts > self._last_ts:
+            assert item.commit_ts >= self._last_ts, "transactions out of order"
+            if item.commit_ts > self._last_ts:
                 await self._room()
-            size_bytes = _bytes_of(txn)
-            self._items.append(_Item(txn, _rows_of(txn), size_bytes))
-            self._rows += self._items[-1].rows
-            self._bytes += size_bytes
-            self._last_ts = txn.commit_ts
+            self._items.append(item)
+            self._rows += item.rows
+            self._bytes += item.size_bytes
+            self._last_ts = item.commit_ts
             self._queued.set()
         self._raise_failure()
+
+    def is_waiting(self, commit_ts: Tso) -> bool:
+        """Whether something up to here is not done yet."""
+        return bool(self._items) and self._items[0].commit_ts <= commit_ts
 
     async def flush(self) -> None:
         """Returns when all is done. Raises what the consumer failed with."""
@@ -78,7 +101,7 @@ class PendingTransactions:
             await self._move()
         self._raise_failure()
 
-    async def run(self, apply: Callable[[Sequence[Txn]], Awaitable[None]]) -> None:
+    async def run(self, apply: Callable[[Sequence[T]], Awaitable[None]]) -> None:
         """Has group after group applied; ends after `close`. `apply` returns when the group is
         durable with its progress. Raises what it raises."""
         try:
@@ -88,7 +111,7 @@ class PendingTransactions:
                     if self._is_closing:
                         return
                     group = self._group()
-                    await apply(group)
+                    await apply([item.form for item in group])
                     self._done(group)
         except BinlogdError as error:
             self._failure = error
@@ -123,27 +146,27 @@ class PendingTransactions:
             self._queued.clear()
             await self._queued.wait()
 
-    def _group(self) -> list[Txn]:
+    def _group(self) -> list[PendingItem[T]]:
         """The next transactions that go together; they stay here until they are done."""
         limits, rows, size_bytes = self._limits, 0, 0
-        group: list[Txn] = []
+        group: list[PendingItem[T]] = []
         for item in self._items:
             rows += item.rows + 1
             size_bytes += item.size_bytes
             is_full = rows > limits.group_rows or size_bytes > limits.group_bytes
-            if group and is_full and item.txn.commit_ts > group[-1].commit_ts:
+            if group and is_full and item.commit_ts > group[-1].commit_ts:
                 break
-            group.append(item.txn)
+            group.append(item)
         return group
 
-    def _done(self, group: Sequence[Txn]) -> None:
-        for txn in group:
-            item = self._items.popleft()
+    def _done(self, group: Sequence[PendingItem[T]]) -> None:
+        for item in group:
+            self._items.popleft()
             self._rows -= item.rows
             self._bytes -= item.size_bytes
             self._rows_done += item.rows
-            self._txns_done += isinstance(txn, Dml)
-            self._ddls_done += isinstance(txn, Ddl) and not txn.is_skipped
+            self._txns_done += item.is_dml
+            self._ddls_done += item.is_ddl
         self.applied_ts = group[-1].commit_ts
         self._moved.set()
 
@@ -167,14 +190,3 @@ class PendingTransactions:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-
-def _rows_of(txn: Txn) -> int:
-    """Rows that it changes."""
-    return txn.row_count if isinstance(txn, Dml) else 0
-
-
-def _bytes_of(txn: Txn) -> int:
-    if not isinstance(txn, Dml):
-        return 0
-    return sum(size_of(change.mutation) for change in txn.changes)

@@ -19,6 +19,7 @@ from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.messages.named import RowKind
+from binlogd.drainer.pending import PendingLimits
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.ports import Disk
@@ -77,7 +78,9 @@ class FilePlace:
             self._root / "savepoint",
             disk=self._disk,
             clock=StoppedClock(),
-            options=FileSinkOptions(max_file_bytes=4096, queue_bytes_max=2000),
+            options=FileSinkOptions(
+                max_file_bytes=4096, limits=PendingLimits(500, 200, queued_bytes=2000)
+            ),
         )
 
     async def rows(self, table: str) -> Rows:

@@ -15,7 +15,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.kafka.avro_schemas import AvroSchemas
 from binlogd.drainer.kafka.broker import MESSAGE_TOO_LARGE, Broker, BrokerOptions, TooLarge
 from binlogd.drainer.kafka.message import KafkaMessage, Notation
-from binlogd.drainer.pending import PendingLimits, PendingTransactions
+from binlogd.drainer.pending import PendingLimits, PendingTransactions, pending_whole
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import ConfigError, CorruptRow, RowMismatch, StatementRejected
@@ -33,7 +33,7 @@ class KafkaSink:
     ) -> None:
         self._broker, self._notation, self._schemas = Broker(options), notation, schemas
         self._checkpoint: Checkpoint | None = None
-        self._pending = PendingTransactions(_LIMITS)
+        self._pending = PendingTransactions[Txn](_LIMITS)
         self._at = NO_TS
         self._bytes = 0
 
@@ -54,7 +54,7 @@ class KafkaSink:
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """Queues; waits for room. Raises what `run` failed with."""
-        await self._pending.submit(txns)
+        await self._pending.put(map(pending_whole, txns))
 
     async def flush(self) -> None:
         """Returns when everything submitted is in Kafka. Raises what `run` failed with."""

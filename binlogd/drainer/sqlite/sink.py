@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.pending import PendingLimits, PendingTransactions
+from binlogd.drainer.pending import PendingLimits, PendingTransactions, pending_whole
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.rows.shape import tells_missing
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
@@ -46,13 +46,13 @@ from binlogd.errors import (
 from binlogd.host.database import Connection, connection_to
 from binlogd.ports import Disk
 from binlogd.tidb.model import TableAt, table_from_json, table_to_json
+from binlogd.tidb.per_table import PerTable
 from binlogd.tso import Tso
 
 _LIMITS = PendingLimits(queued_rows=100_000, group_rows=20_000)
 SLICE_ROWS = 500
 SLICE_BYTES = 4 << 20
 """Rows that go to SQLite's thread at once."""
-WRITERS_MAX = 4096
 LOCK_WAIT_S = 10.0
 WARNINGS_SHOWN_MAX = 20
 
@@ -101,8 +101,8 @@ class SqliteSink:
         self._tells_missing, self._passed_over = tells_missing, passed_over
         self._connection: Connection | None = None
         self._catalog = ReplicaCatalog({})
-        self._writers: dict[tuple[int, int], tuple[TableAt, SqliteRowWriter]] = {}
-        self._pending = PendingTransactions(_LIMITS)
+        self._writers = PerTable(self._new_writer)
+        self._pending = PendingTransactions[Txn](_LIMITS)
         self._made: list[_Run] = []
         self._rows_made = 0
 
@@ -142,7 +142,7 @@ class SqliteSink:
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """Queues; waits for room. Raises what `run` failed with."""
-        await self._pending.submit(txns)
+        await self._pending.put(map(pending_whole, txns))
 
     async def flush(self) -> None:
         """Returns when everything submitted is durable. Raises what `run` failed with."""
@@ -213,21 +213,17 @@ class SqliteSink:
                 log.warning("row_not_found", rule=self._row_not_found.value, cause=error.told)
 
     async def _writer(self, table: TableAt, commit_ts: Tso) -> SqliteRowWriter:
-        key = table.info.id, table.version
-        kept = self._writers.get(key)
-        if kept is not None and kept[0] is table:
-            return kept[1]
-        held = self._catalog.get(table.info.id)
-        if held is None:
-            held = await self._take_in(table, commit_ts)
-        if len(self._writers) >= WRITERS_MAX:
-            self._writers.clear()
-        is_told = held.is_whole and self._tells_missing and tells_missing(held.info)
-        writer = SqliteRowWriter(held.name, held.info, table, tells_missing=is_told)
-        self._writers[key] = table, writer
-        return writer
+        if self._catalog.get(table.info.id) is None:
+            await self._take_in(table, commit_ts)
+        return self._writers.of(table)
 
-    async def _take_in(self, table: TableAt, commit_ts: Tso) -> ReplicaTable:
+    def _new_writer(self, table: TableAt) -> SqliteRowWriter:
+        held = self._catalog.get(table.info.id)
+        assert held is not None, "taken in before"
+        is_told = held.is_whole and self._tells_missing and tells_missing(held.info)
+        return SqliteRowWriter(held.name, held.info, table, tells_missing=is_told)
+
+    async def _take_in(self, table: TableAt, commit_ts: Tso) -> None:
         """A table that was there before this replica began.
 
         Where one of this name is held it has got another id by a DDL that was left out here, such
@@ -240,10 +236,9 @@ class SqliteSink:
         self._catalog.put(held)
         await self._keep_tables(commit_ts)
         log.info("table_taken_in", table=held.name, commit_ts=commit_ts)
-        return held
 
     async def _alter(self, ddl: Ddl) -> None:
-        self._writers.clear()
+        self._writers = PerTable(self._new_writer)
         if ddl.is_skipped:
             if ddl.reason in BY_HAND:
                 follow(ddl, self._catalog)

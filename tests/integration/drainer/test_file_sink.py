@@ -18,6 +18,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.log import encode_record, log_files
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.messages.pb_write import ddl_binlog
+from binlogd.drainer.pending import PendingLimits
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import ConfigError, CorruptRelay, LogFailed, RowMismatch
 from binlogd.host.disk import PosixAppendFile, PosixDisk
@@ -72,7 +73,10 @@ class Place:
             self.root / "savepoint",
             disk=self.disk,
             clock=StoppedClock(),
-            options=FileSinkOptions(max_file_bytes=self.max_file_bytes, queue_bytes_max=1000),
+            options=FileSinkOptions(
+                max_file_bytes=self.max_file_bytes,
+                limits=PendingLimits(500, 200, queued_bytes=1000),
+            ),
         )
 
     @asynccontextmanager
@@ -173,6 +177,22 @@ async def test_a_tail_torn_at_any_byte_is_cut_and_comes_again(place: Place) -> N
         await place.write([dml(6), dml(7, 1, 2), dml(8)])
         assert place.commit_tss() == [5, 6, 7, 8]
         assert path.read_bytes().startswith(torn)
+
+
+async def test_transactions_of_one_commit_ts_are_there_together_or_not_at_all(
+    place: Place,
+) -> None:
+    same = [dml(6, 1), dml(6, 2)]
+    await place.write([dml(5)], save=5)
+    (path,) = place.files()
+    whole = path.stat().st_size
+    await place.write(same)
+    good = path.read_bytes()
+    for cut in range(whole, len(good), 9):
+        path.write_bytes(good[:cut])
+        await place.write(same)
+        events = [each for found in read_file_log(place.root / "out") for each in found.events]
+        assert [each.columns["id"].value for each in events] == [5, 1, 2]
 
 
 async def test_a_damaged_tail_behind_the_savepoint_comes_again(place: Place) -> None:
