@@ -19,12 +19,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from binlogd.drainer.backoff import Backoff
-from binlogd.drainer.mysql.connection import SqlRefused
 from binlogd.drainer.mysql.writer import (
-    ATTEMPTS_MAX,
-    FIRST_WAIT_S,
-    WAIT_MAX_S,
     LaneContext,
     RowWriter,
 )
@@ -32,7 +27,7 @@ from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition, low_water
 from binlogd.drainer.rows.target import Reader
 from binlogd.drainer.txn import Dml
-from binlogd.errors import BinlogdError, DownstreamUnavailable, RowNotFound
+from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -46,38 +41,9 @@ class LaneWriter(RowWriter):
         self.position = position
 
     async def apply(self, part: Part) -> None:
-        """Returns when the part is committed. Raises DownstreamUnavailable after many attempts,
-        StatementRejected, RowNotFound, DownstreamWentBack, or ConfigError when someone else moves
-        this lane."""
-        backoff = Backoff(self.context.rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
-        while True:  # until applied, or after so many attempts
-            try:
-                await self._attempt(part, is_doubtful=backoff.attempts > 0)
-            except (SqlRefused, RowNotFound) as error:
-                raise await self.rejection(error, part, self.lane, self.position) from error
-            except DownstreamUnavailable as error:
-                self.note_retry(error)
-                if self.is_closed or backoff.attempts >= ATTEMPTS_MAX:
-                    raise
-                wait_s = backoff.next_s()
-                log.warning("apply_retried", lane=self.lane, cause=str(error), wait_s=wait_s)
-                await asyncio.sleep(wait_s)
-            else:
-                break
+        """See `write`."""
+        await self.write(part, self.lane, self.position)
         self.position = part.end
-        self.note_done(part)
-
-    async def _attempt(self, part: Part, *, is_doubtful: bool) -> None:
-        session = await self.connected()
-        if is_doubtful:
-            await session.run(b"ROLLBACK")
-            if await self.is_done(session, self.lane, self.position, part.end):
-                return
-        await self.begin(session)
-        statements = part.statements(self.context.limits.statement_bytes_max)
-        await self.run_all(session, statements, part)
-        await self.move(session, self.lane, self.position, part.end)
-        await session.run(b"COMMIT")
 
 
 class Applier(ABC):

@@ -11,14 +11,17 @@ session variables: tidb-binlog pkg/loader/util.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from random import Random
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import structlog
 from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
+from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.mysql.refusals import OF_VALUES
 from binlogd.drainer.mysql.warned import Warned
 from binlogd.errors import (
@@ -33,6 +36,10 @@ from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.wire.mysql import MysqlConnection
 
 CONNECT_TIMEOUT_S = 10.0
+ATTEMPTS_MAX = 10
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
 PACKET_TOO_LARGE = 1153
 UNKNOWN_COLUMN = 1054
 NO_SUCH_TABLE = 1146
@@ -399,6 +406,25 @@ class SqlSession:
             raise ours from error
         self._server.times.answered(statement, clock() - begin_s)
         return self._connection.result
+
+
+async def patiently(
+    work: Callable[[], Awaitable[T]], rng: Random, *, first_s: float, event: str
+) -> T:
+    """Does it, again when it met somebody else's work; `event` is what the log calls that.
+
+    Raises what it raises, and TryAgain after many attempts.
+    """
+    backoff = Backoff(rng, first_s=first_s, max_s=5.0)
+    while True:  # until done, refused, or after so many attempts
+        try:
+            return await work()
+        except TryAgain as error:
+            if backoff.attempts >= ATTEMPTS_MAX:
+                raise
+            wait_s = backoff.next_s()
+            log.warning(event, cause=str(error), wait_s=wait_s)
+            await asyncio.sleep(wait_s)
 
 
 def _readable(said: str) -> str:

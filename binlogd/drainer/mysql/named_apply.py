@@ -12,14 +12,13 @@ Source: tidb-binlog reparo/syncer/mysql.go, pkg/loader.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import structlog
 
 from binlogd.drainer import sql
-from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.ddl.comments import TwoReadings, check_escapes
 from binlogd.drainer.ddl.edits import Dialect, alter_parts, begins, edited, split
 from binlogd.drainer.messages.named import NamedDdl, NamedRow, NamedTransaction
@@ -30,14 +29,13 @@ from binlogd.drainer.mysql.connection import (
     SqlRefused,
     SqlSession,
     TryAgain,
+    patiently,
 )
 from binlogd.drainer.mysql.named_sql import NamedTable, Piece
 from binlogd.drainer.mysql.refusals import FORGIVEN, is_lax_enough, shortened
 from binlogd.drainer.mysql.warned import changed_by_server
 from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tso import NO_TS, Tso
-
-ATTEMPTS_MAX = 10
 
 log = structlog.get_logger(__name__)
 
@@ -109,18 +107,9 @@ class NamedApplier:
         """Returns when everything given is applied. Raises as `apply`."""
         if not self._batch:
             return
-        backoff = Backoff(self._rng, first_s=0.05, max_s=5.0)
-        while True:  # until committed, refused, or after so many attempts
-            try:
-                rows, missing = await self._transaction()
-                break
-            except TryAgain as error:
-                if backoff.attempts >= ATTEMPTS_MAX:
-                    raise
-                wait_s = backoff.next_s()
-                log.warning("replay_retried", cause=str(error), wait_s=wait_s)
-                self.counters.retries += 1
-                await asyncio.sleep(wait_s)
+        rows, missing = await patiently(
+            self._transaction, self._rng, first_s=0.05, event="replay_retried"
+        )
         self.counters.transactions += len(self._batch)
         self.counters.rows += rows
         self.counters.rows_missing += missing
@@ -150,7 +139,8 @@ class NamedApplier:
                 await run.end()
                 missing += run.missing
             await session.run(b"COMMIT")
-        except (TryAgain, StatementRejected):
+        except (TryAgain, StatementRejected) as error:
+            self.counters.retries += isinstance(error, TryAgain)
             await session.run(b"ROLLBACK")
             raise
         return rows, 0 if self._options.is_safe else missing
@@ -225,16 +215,8 @@ class NamedApplier:
 
     async def _patiently(self, statement: bytes) -> None:
         assert self._control is not None, "apply before open"
-        backoff = Backoff(self._rng, first_s=0.1, max_s=5.0)
-        while True:  # until done, refused, or after so many attempts
-            try:
-                await self._control.run(statement, is_long=True)
-            except TryAgain:
-                if backoff.attempts >= ATTEMPTS_MAX:
-                    raise
-                await asyncio.sleep(backoff.next_s())
-            else:
-                return
+        run = partial(self._control.run, statement, is_long=True)
+        await patiently(run, self._rng, first_s=0.1, event="ddl_retried")
 
     def _say_left_out(self) -> None:
         for (database, name), table in self._tables.items():

@@ -25,10 +25,9 @@ from itertools import takewhile
 
 import structlog
 
-from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.mysql.apply import Applier
 from binlogd.drainer.mysql.connection import SqlRefused, TryAgain
-from binlogd.drainer.mysql.writer import ATTEMPTS_MAX, FIRST_WAIT_S, WAIT_MAX_S, RowWriter
+from binlogd.drainer.mysql.writer import RowWriter
 from binlogd.drainer.rows.overlap import split
 from binlogd.drainer.rows.parts import Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition
@@ -123,9 +122,9 @@ class OrderedApplier(Applier):
         if self._stream == lane:
             await self._until_first(writer, group)
             await self._write_piece(writer, part)
+            writer.note_done(part)
         else:
             await self._write_group(writer, group)
-        writer.note_done(part)
         self._groups.popleft()
         self._is_yielding = False
         self._tell()
@@ -137,41 +136,16 @@ class OrderedApplier(Applier):
         if self._groups[0] is not group:
             await self._prepare(writer, group)
         await self._until_first(writer, group)
-        backoff = Backoff(writer.context.rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
-        while True:  # until committed, or after so many attempts
-            try:
-                await self._attempt(writer, group, is_doubtful=backoff.attempts > 0)
-            except (SqlRefused, RowNotFound) as error:
-                raise await writer.rejection(
-                    error, group.part, PROGRESS_LANE, self._position
-                ) from error
-            except DownstreamUnavailable as error:
-                group.holds_locks = False
-                writer.note_retry(error)
-                if writer.is_closed or backoff.attempts >= ATTEMPTS_MAX:
-                    raise
-                await self._clear_the_way(writer, error)
-                wait_s = backoff.next_s()
-                log.warning("apply_retried", lane=writer.lane, cause=str(error), wait_s=wait_s)
-                await asyncio.sleep(wait_s)
-            else:
-                break
-        self._position = group.part.end
 
-    async def _attempt(self, writer: RowWriter, group: _Group, *, is_doubtful: bool) -> None:
-        session = await writer.connected()
-        before, after = self._position, group.part.end
-        if is_doubtful:
-            await session.run(b"ROLLBACK")
-            if await writer.is_done(session, PROGRESS_LANE, before, after):
-                return
-        rest = group.late if group.holds_locks else group.part
-        if not group.holds_locks:
-            await writer.begin(session)
-        statements = rest.statements(writer.context.limits.statement_bytes_max)
-        await writer.run_all(session, statements, group.part)
-        await writer.move(session, PROGRESS_LANE, before, after)
-        await session.run(b"COMMIT")
+        async def retried(error: DownstreamUnavailable) -> None:
+            group.holds_locks = False
+            await self._clear_the_way(writer, error)
+
+        rest = group.late if group.holds_locks else None
+        await writer.write(
+            group.part, PROGRESS_LANE, self._position, prepared=rest, retried=retried
+        )
+        self._position = group.part.end
 
     async def _prepare(self, writer: RowWriter, group: _Group) -> None:
         """Executes what meets nobody; whatever goes wrong is left for the group's turn."""

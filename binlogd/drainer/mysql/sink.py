@@ -22,7 +22,6 @@ from typing import TypeVar
 import structlog
 
 from binlogd.drainer import sql
-from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl import session_clock
 from binlogd.drainer.ddl.edits import alter_parts, begins, without_foreign_keys
@@ -31,7 +30,14 @@ from binlogd.drainer.doubt import say_cut
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.mysql import catalog, ddl_note
 from binlogd.drainer.mysql.apply import Applier, LaneApplier, LaneWriter
-from binlogd.drainer.mysql.connection import Done, MySqlServer, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import (
+    Done,
+    MySqlServer,
+    SqlRefused,
+    SqlSession,
+    TryAgain,
+    patiently,
+)
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.mysql.positions import Positions
@@ -59,7 +65,6 @@ from binlogd.tso import MAX_TS, NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
-DDL_ATTEMPTS_MAX = 10
 T = TypeVar("T")
 OLD_SESSION_WAITS_MAX = 30
 
@@ -387,10 +392,10 @@ class MySqlSink:
         self._tables.forget(touched)
         if begun or pending is not None:
             session, left = await self._session_for_ddl(), applier.positions
-            await self._until_done(
-                lambda: self._store.end_ddl(session, ddl.commit_ts, left, touched),
-                applier.stand_at,
+            position = await self._until_done(
+                lambda: self._store.end_ddl(session, ddl.commit_ts, left, touched)
             )
+            applier.stand_at(position)
             self._tables.forget_notes(touched)
             self._ddls += 1
         applier.skip(ddl.commit_ts)  # no checkpoint passes the DDL while its note is there
@@ -426,7 +431,8 @@ class MySqlSink:
         may_cut = is_lax and begins(text, "ALTER")
         before = before._replace(is_lax=may_cut or self._is_unread)
         note = PendingDdl(ddl.commit_ts, step, session.thread_id, str(before), part)
-        await self._until_done(lambda: self._store.begin_ddl(session, note, left), applier.stand_at)
+        position = await self._until_done(lambda: self._store.begin_ddl(session, note, left))
+        applier.stand_at(position)
         try:
             await self._run_as_upstream(session, ddl, text, is_lax=is_lax)
         except SqlRefused as error:
@@ -551,23 +557,9 @@ class MySqlSink:
         """Runs a statement of any length, again when it met another one."""
         return await self._until_done(lambda: session.run(statement, is_long=True))
 
-    async def _until_done(
-        self, work: Callable[[], Awaitable[T]], then: Callable[[T], None] = lambda _: None
-    ) -> T:
+    async def _until_done(self, work: Callable[[], Awaitable[T]]) -> T:
         """Does it, again when it met somebody else's work."""
-        backoff = Backoff(self._rng, first_s=0.1, max_s=5.0)
-        while True:  # until done, refused, or after so many attempts
-            try:
-                done = await work()
-                then(done)
-            except TryAgain as error:
-                if backoff.attempts >= DDL_ATTEMPTS_MAX:
-                    raise
-                wait_s = backoff.next_s()
-                log.warning("ddl_retried", cause=str(error), wait_s=wait_s)
-                await asyncio.sleep(wait_s)
-            else:
-                return done
+        return await patiently(work, self._rng, first_s=0.1, event="ddl_retried")
 
     async def _wait_for_end_of(self, begun: PendingDdl) -> None:
         """A connection that was lost may still be at the DDL; it is not run again beside it."""

@@ -22,7 +22,6 @@ from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql.connection import NO_TABLE, MySqlServer, SqlRefused, SqlSession
 from binlogd.drainer.rows.progress import (
-    SAVED_LANE,
     LanePosition,
     PendingDdl,
     ProgressTable,
@@ -136,9 +135,10 @@ class MySqlStore:
         tables, the last of what is returned. A copy that was loaded meanwhile is as of `now_ts` at
         the latest. Raises ConfigError as well.
         """
-        checkpoint = await self._made()
-        noted_ts = await self._noted_there()
-        if self._is_elsewhere and checkpoint and (await self._restart(checkpoint)).is_set_back:
+        await self._made()
+        checkpoint, noted_ts = await self._kept()
+        looked_at = await self._restart(checkpoint, noted_ts) if self._is_elsewhere else None
+        if looked_at is not None and looked_at.is_set_back and checkpoint:
             checkpoint = _as_set(checkpoint)
             await self._there.run([self._replaced_by(checkpoint)])
         checkpoint, restart, noted = await self._here.alone(
@@ -159,6 +159,7 @@ class MySqlStore:
         """Asks `decide` what to note of who keeps the downstream, by what is noted ("" for
         nothing); None leaves it. What it raises is raised. Raises ConfigError as well."""
         await self._made()
+        await self._load()
 
         async def decided(session: SqlSession) -> None:
             async with session.transaction():
@@ -169,8 +170,8 @@ class MySqlStore:
 
         await self._here.alone(decided)
 
-    async def _made(self) -> Checkpoint | None:
-        """Creates what is missing; the checkpoint that is there."""
+    async def _made(self) -> None:
+        """Creates what is missing."""
         schema = b"CREATE DATABASE IF NOT EXISTS " + sql.ident(self._schema)
         checkpoints = (
             b"CREATE TABLE IF NOT EXISTS "
@@ -181,24 +182,31 @@ class MySqlStore:
         await self._here.run([schema])
         if self._is_elsewhere:
             await self._there.run([self.progress.create()])
-        checkpoint = await self._load()
         await self._here.run([self.progress.create(), self.progress.create_shapes()])
-        return checkpoint
 
-    async def _restart(self, checkpoint: Checkpoint | None) -> Restart:
+    async def _restart(self, checkpoint: Checkpoint | None, noted_ts: Tso | None) -> Restart:
         rows = await self._here.rows(self.progress.look())
-        return restart_of([_row(each) for each in rows], checkpoint, await self._noted_there())
+        return restart_of(map(_row, rows), checkpoint, noted_ts)
 
     @property
     def _is_elsewhere(self) -> bool:
         return self._there is not self._here
 
-    async def _noted_there(self) -> Tso | None:
-        """What is noted beside the checkpoint; None where that is beside the data."""
+    async def _kept(self) -> tuple[Checkpoint | None, Tso | None]:
+        """The checkpoint, and what is noted beside it; None where that is beside the data.
+
+        Both by one statement: of two moments, with a save of somebody else between them, they look
+        as if the checkpoint had been set by hand.
+        """
+        checkpoint = await self._load()  # and which cluster it is of, where nobody has told
         if not self._is_elsewhere:
-            return None
-        rows = [_row(each) for each in await self._there.rows(self.progress.look())]
-        return Tso(next((row[2] for row in rows if row[0] == SAVED_LANE), NO_TS))
+            return checkpoint, None
+        of_cluster = b" WHERE clusterID = %d" % self.cluster_id
+        kept = b"SELECT checkPoint FROM " + self._checkpoints + of_cluster
+        both = b"SELECT (" + kept + b"), (" + self.progress.noted() + b")"
+        ((text, noted_ts),) = await self._there.rows(both)
+        checkpoint = Checkpoint.from_json(str(text)) if text is not None else None
+        return checkpoint, Tso(int(noted_ts or NO_TS))
 
     async def _taken_over(
         self,
@@ -297,8 +305,8 @@ class MySqlStore:
 
     async def state(self) -> tuple[Checkpoint | None, Restart]:
         """What is stored, without a change to anything. Raises ConfigError as well."""
-        checkpoint = await self._load()
-        return checkpoint, await self._restart(checkpoint)
+        checkpoint, noted_ts = await self._kept()
+        return checkpoint, await self._restart(checkpoint, noted_ts)
 
     def _replaced_by(self, checkpoint: Checkpoint) -> bytes:
         text = sql.quoted(checkpoint.to_json())

@@ -9,17 +9,20 @@ the error names the transaction that it is about.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from random import Random
 
 import structlog
 
+from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.mysql import seek
 from binlogd.drainer.mysql.connection import (
+    ATTEMPTS_MAX,
     NO_TABLE,
     PACKET_TOO_LARGE,
     RETRY_KINDS,
@@ -40,7 +43,6 @@ from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
 
-ATTEMPTS_MAX = 10
 FIRST_WAIT_S = 0.02
 WAIT_MAX_S = 2.0
 WARNINGS_SHOWN_MAX = 20
@@ -149,6 +151,51 @@ class RowWriter:
         if self.context.loop is not None:
             await session.run(self.context.loop.mark(self.lane))
 
+    async def write(
+        self,
+        part: Part,
+        lane: int,
+        before: LanePosition,
+        *,
+        prepared: Part | None = None,
+        retried: Callable[[DownstreamUnavailable], Awaitable[None]] | None = None,
+    ) -> None:
+        """Returns when the part is committed, and the row of the lane moved on from `before`.
+
+        `prepared` is what remains of a part that the open transaction has begun already; whoever is
+        to know that all of it is done anew is told by `retried`. Raises DownstreamUnavailable after
+        many attempts, StatementRejected, RowNotFound, DownstreamWentBack, or ConfigError when
+        someone else moves this lane.
+        """
+        backoff = Backoff(self.context.rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
+        while True:  # until committed, or after so many attempts
+            try:
+                session = await self.connected()
+                if backoff.attempts:
+                    await session.run(b"ROLLBACK")
+                    if await self._is_done(session, lane, before, part.end):
+                        break
+                if prepared is None:
+                    await self.begin(session)
+                statements = (prepared or part).statements(self.context.limits.statement_bytes_max)
+                await self.run_all(session, statements, part)
+                await self.move(session, lane, before, part.end)
+                await session.run(b"COMMIT")
+                break
+            except (SqlRefused, RowNotFound) as error:
+                raise await self.rejection(error, part, lane, before) from error
+            except DownstreamUnavailable as error:
+                prepared = None
+                self.note_retry(error)
+                if self.is_closed or backoff.attempts >= ATTEMPTS_MAX:
+                    raise
+                if retried is not None:
+                    await retried(error)
+                wait_s = backoff.next_s()
+                log.warning("apply_retried", lane=self.lane, cause=str(error), wait_s=wait_s)
+                await asyncio.sleep(wait_s)
+        self.note_done(part)
+
     # --- statements --------------------------------------------------------------------------
 
     async def run_all(
@@ -220,7 +267,7 @@ class RowWriter:
             await session.run(b"ROLLBACK")
             raise not_as_left(str(self.context.server), found, [before])
 
-    async def is_done(
+    async def _is_done(
         self, session: SqlSession, lane: int, before: LanePosition, after: LanePosition
     ) -> bool:
         """After a doubt: whether the transaction that moved the row is there, now and for ever."""
@@ -343,7 +390,7 @@ class RowWriter:
         try:
             if self.session is not None:
                 await self.session.run(b"ROLLBACK")
-                await self.is_done(self.session, lane, before, before)
+                await self._is_done(self.session, lane, before, before)
         except (BinlogdError, SqlRefused) as further:
             self.drop()
             return further

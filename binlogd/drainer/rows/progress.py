@@ -276,16 +276,8 @@ class ProgressTable:
 
     def begin_ddl(self, ddl: PendingDdl) -> bytes:
         """Notes that a DDL is begun, or how far it has come."""
-        return b"REPLACE INTO %b VALUES (%d, %d, %d, %d, %d, %d, %b)" % (
-            self._table,
-            self._cluster_id,
-            DDL_LANE,
-            ddl.part,
-            ddl.commit_ts,
-            ddl.step,
-            ddl.session_id,
-            quoted(ddl.before.encode()),
-        )
+        commit_ts, step, session_id, before, part = ddl
+        return self._put((DDL_LANE, part, commit_ts, step, session_id, before))
 
     def end_ddl(self) -> bytes:
         """Takes the note away."""
@@ -293,21 +285,15 @@ class ProgressTable:
 
     def saved(self, commit_ts: Tso) -> bytes:
         """Notes the commit_ts of the checkpoint that is saved by the same transaction."""
-        return b"REPLACE INTO %b VALUES (%d, %d, 0, %d, 0, 0, '')" % (
-            self._table,
-            self._cluster_id,
-            SAVED_LANE,
-            commit_ts,
-        )
+        return self._put((SAVED_LANE, 0, commit_ts, 0, 0, ""))
+
+    def noted(self) -> bytes:
+        """The commit_ts that `saved` noted."""
+        return b"SELECT commit_ts FROM " + self._table + self._where(SAVED_LANE)
 
     def repeated(self, commit_ts: Tso) -> bytes:
         """Notes up to where the data may hold already what is written to it."""
-        return b"REPLACE INTO %b VALUES (%d, %d, 0, %d, 0, 0, '')" % (
-            self._table,
-            self._cluster_id,
-            REPEATED_LANE,
-            commit_ts,
-        )
+        return self._put((REPEATED_LANE, 0, commit_ts, 0, 0, ""))
 
     def owner(self) -> bytes:
         """Which pipeline keeps it, once whoever is about to change that has ended."""
@@ -315,12 +301,7 @@ class ProgressTable:
 
     def owned(self, note: str) -> bytes:
         """Says which pipeline keeps it."""
-        return b"REPLACE INTO %b VALUES (%d, %d, 0, 0, 0, 0, %b)" % (
-            self._table,
-            self._cluster_id,
-            OWNER_LANE,
-            quoted(note.encode()),
-        )
+        return self._put((OWNER_LANE, 0, 0, 0, 0, note))
 
     def set_to(self, commit_ts: Tso) -> tuple[bytes, ...]:
         """Everything begins anew behind commit_ts; to be run in one transaction."""
@@ -363,6 +344,10 @@ class ProgressTable:
                 b",".join(b"%d" % each for each in table_ids) or b"0"
             )
         return b"DELETE FROM %b WHERE cluster_id = %d" % (self._shapes, self._cluster_id) + those
+
+    def _put(self, row: Row) -> bytes:
+        columns = self._table, self._cluster_id, *row[:5], quoted(row[5].encode())
+        return b"REPLACE INTO %b VALUES (%d, %d, %d, %d, %d, %d, %b)" % columns
 
     def _where(self, lane: int) -> bytes:
         return b" WHERE cluster_id = %d AND lane = %d" % (self._cluster_id, lane)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import Drainer, DrainerState
 from binlogd.drainer.mysql.connection import Done, MySqlServer, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql.store import _Place
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Skip
 from binlogd.errors import ConfigError, DownstreamUnavailable
@@ -269,6 +271,31 @@ async def test_a_backup_of_the_data_is_filled_up_although_the_checkpoint_elsewhe
 async def test_a_backup_of_the_checkpoint_alone_doubles_nothing(apart: Apart) -> None:
     restore(apart.keeper, *KEPT)
     assert await apart.live(59) == Checkpoint(Tso(30), False, 3)
+    assert apart.data.execute(ROWS) == [(b"50", b"50")]
+
+
+async def test_a_checkpoint_elsewhere_that_is_saved_while_it_is_read_doubles_nothing(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever has just lost the downstream, and saves what it had on its way."""
+    apart.keeper.execute("CREATE DATABASE newest")
+    for name in KEPT:
+        copy = name.replace("tidb_binlog", "newest")
+        apart.keeper.execute(f"CREATE TABLE {copy} SELECT * FROM {name}")
+    restore(apart.keeper, *KEPT)
+    rows = _Place.rows
+
+    async def and_then_it_is_saved(self: _Place, statement: bytes) -> list[tuple[Any, ...]]:
+        found = await rows(self, statement)
+        if b"checkPoint" in statement:
+            monkeypatch.setattr(_Place, "rows", rows)
+            for name in KEPT:
+                copy = name.replace("tidb_binlog", "newest")
+                apart.keeper.execute(f"REPLACE INTO {name} SELECT * FROM {copy}")
+        return found
+
+    monkeypatch.setattr(_Place, "rows", and_then_it_is_saved)
+    await apart.live(59)
     assert apart.data.execute(ROWS) == [(b"50", b"50")]
 
 

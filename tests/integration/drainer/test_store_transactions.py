@@ -88,16 +88,18 @@ async def test_a_copy_that_takes_over_while_it_is_opened_is_not_raised_to_what_w
         if commit_ts == 10:
             copies = [f"CREATE TABLE old.{each} AS SELECT * FROM {HERE}.{each}" for each in tables]
             mariadb.execute("CREATE DATABASE old", *copies)
-    made = MySqlStore._made
+    kept = MySqlStore._kept
 
-    async def and_then_it_is_the_copy(self: MySqlStore) -> Checkpoint | None:
-        found = await made(self)
+    async def and_then_it_is_the_copy(
+        self: MySqlStore,
+    ) -> tuple[Checkpoint | None, Tso | None]:
+        found = await kept(self)
         mariadb.execute(
             *(f"REPLACE INTO {HERE}.{each} SELECT * FROM old.{each}" for each in tables)
         )
         return found
 
-    monkeypatch.setattr(MySqlStore, "_made", and_then_it_is_the_copy)
+    monkeypatch.setattr(MySqlStore, "_kept", and_then_it_is_the_copy)
     checkpoint, restart, _ = await store.open(2)
     assert checkpoint == Checkpoint(Tso(10))
     assert (restart.low_ts, restart.high_ts, restart.is_set_back) == (10, 10, False)
