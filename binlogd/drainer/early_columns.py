@@ -125,7 +125,6 @@ class EarlyColumns:
         """The least start_ts of the newest schema versions."""
         self._keeps_since = self._keeps_until = NO_TS
         """From one DDL on all changes of partitioned tables are kept, up to a commit_ts."""
-        self.rows_carried = 0
 
     def saw(self, txn: Txn) -> InDoubt | RowsInDoubt | None:
         """Takes note of a transaction; says what is in doubt behind a DDL."""
@@ -285,7 +284,6 @@ class EarlyColumns:
         self._kept_after = min(since, self._kept_after) if self._due else since
         self._due.append(TableChange(called, rows))
         self._due_after = ddl.commit_ts
-        self.rows_carried += len(rows.sequence)
 
     def _backfill(self, ddl: Ddl) -> InDoubt | None:
         assert ddl.job.table is not None, "a DDL that adds columns leaves a table"

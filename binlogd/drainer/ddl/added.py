@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from binlogd.drainer import sql
-from binlogd.drainer.ddl.edits import begins, literal, parts_of, quoted
+from binlogd.drainer.ddl.edits import begins, behind_the_name, literal, parts_of, quoted
 from binlogd.drainer.ddl.marks import Edit, applied
 from binlogd.drainer.ddl.session_clock import in_session
 from binlogd.tidb.columns import Value
@@ -56,18 +56,14 @@ def with_old_values(statement: str, job: Job) -> list[str]:
         elif column.field_type.tp == Tp.JSON and column.not_null:
             end = definition[1].end  # of the word JSON
             edits.append(Edit(end, end, " DEFAULT 'null'"))
-            head = statement[: found[_behind_the_name(found)].begin]
+            head = statement[: found[behind_the_name(found)].begin]
             further.append(f"{head}ALTER COLUMN {quoted(column.name)} DROP DEFAULT")
     return [applied(statement, edits), *further]
 
 
-def _behind_the_name(found: Sequence[Word]) -> int:
-    return 5 if len(found) > 5 and found[3].text == "." else 3
-
-
 def _added(found: list[Word]) -> Iterator[list[Word]]:
     """The definition of each column that is added, from its name on."""
-    for begin, end in parts_of(found, _behind_the_name(found), depth=0):
+    for begin, end in parts_of(found, behind_the_name(found), depth=0):
         part = found[begin:end]
         if not part or not part[0].says("ADD"):
             continue

@@ -7,11 +7,12 @@ the reference manuals of both: MariaDB steps over comments from `/*!50700` to `/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 
 from binlogd.drainer.ddl.comments import with_names_told, without_comments
-from binlogd.drainer.ddl.marks import Edit, applied, marked, with_marked_words
+from binlogd.drainer.ddl.marks import Edit, applied, in_marks, marked, with_marked_words
 from binlogd.tidb.ddl_text import Word, words, words_and_marks
 from binlogd.tidb.schema import Named
 
@@ -64,7 +65,7 @@ def alter_parts(statement: str) -> list[str]:
     if not begins(statement, "ALTER", "TABLE"):
         return []
     found = words(statement)
-    first = 5 if len(found) > 3 and found[3].text == "." else 3
+    first = behind_the_name(found)
     parts = [(begin, end) for begin, end in parts_of(found, first, depth=0) if begin < end]
     if any(found[begin].says("PARTITION") for begin, _ in parts):
         return []
@@ -96,7 +97,7 @@ def without_foreign_keys(statement: str) -> str:
     is_create = begins(statement, "CREATE", "TABLE")
     if not is_create and not begins(statement, "ALTER", "TABLE"):
         return statement
-    first = 5 if len(found) > 3 and found[3].text == "." else 3
+    first = behind_the_name(found)
     parts = parts_of(found, 2, depth=1) if is_create else parts_of(found, first, depth=0)
     kept = [(a, b) for a, b in parts if not _is_foreign_key(found[a:b])]
     if len(kept) == len(parts) or not kept:
@@ -245,13 +246,11 @@ def _with_marked_conditions(statement: str) -> str:
     is_index = len(said) > 1 and said[0].says("CREATE", "DROP") and said[1].says("INDEX")
     if not is_index and not begins(statement, "ALTER", "TABLE"):
         return statement
-    edits = []
-    is_marked = False
+    edits, marked_at = [], in_marks(found)
     for at, word in enumerate(found[:-2]):
-        is_marked = word.kind == "open" or (is_marked and word.kind != "close")
         is_not = found[at + 1].says("NOT")
         last = found[at + 2 if is_not else at + 1]
-        if word.says("IF") and last.says("EXISTS") and not is_marked:
+        if word.says("IF") and last.says("EXISTS") and at not in marked_at:
             text = f"/*M! IF {'NOT ' if is_not else ''}EXISTS */"
             edits.append(Edit(word.begin, last.end, text))
     return applied(statement, edits)
@@ -299,13 +298,11 @@ def _without_temporary(statement: str) -> str:
 
 def _with_marked_visibility(statement: str) -> str:
     """INVISIBLE of an index in a comment that MySQL 8 reads."""
-    edits = []
-    is_marked = False
     found = words_and_marks(statement)
-    for before, word in pairwise(found):
-        is_marked = before.kind == "open" or (is_marked and before.kind != "close")
+    edits, marked_at = [], in_marks(found)
+    for at, (before, word) in enumerate(pairwise(found), 1):
         is_option = before.text == ")" or before.kind == "text" or before.says("BTREE", "HASH")
-        if word.says("INVISIBLE", "VISIBLE") and is_option and not is_marked:
+        if word.says("INVISIBLE", "VISIBLE") and is_option and at not in marked_at:
             edits.append(Edit(word.begin, word.end, f"/*!80000 {word.text} */"))
     return applied(statement, edits)
 
@@ -314,7 +311,7 @@ def _with_marked_parts(statement: str, left_out: list[str]) -> str:
     """Indexes over expressions, and ALTER INDEX, in comments that only a MySQL 8 reads."""
     found = words(statement)
     if begins(statement, "ALTER", "TABLE"):
-        first = 5 if len(found) > 3 and found[3].text == "." else 3
+        first = behind_the_name(found)
         parts = parts_of(found, first, depth=0)
     elif begins(statement, "CREATE", "TABLE"):
         parts = parts_of(found, 2, depth=1)
@@ -330,6 +327,11 @@ def _with_marked_parts(statement: str, left_out: list[str]) -> str:
             right = found[end].end if number < leading and not is_last else found[end - 1].end
             edits.append(Edit(left, right, marked(statement[left:right], version, left_out)))
     return applied(statement, edits)
+
+
+def behind_the_name(found: Sequence[Word]) -> int:
+    """Where an ALTER TABLE says what is to be done."""
+    return 5 if len(found) > 3 and found[3].text == "." else 3
 
 
 def parts_of(found: list[Word], first: int, *, depth: int) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from binlogd.drainer.ddl.comments import printed_anew
-from binlogd.drainer.ddl.edits import begins, literal
+from binlogd.drainer.ddl.edits import begins, behind_the_name, literal
 from binlogd.drainer.ddl.marks import Edit, applied
 from binlogd.errors import Corrupt
 from binlogd.tidb.ddl_text import Word, escaped, words
@@ -202,7 +202,7 @@ def _scope(found: Sequence[Word], depths: Sequence[int], at: int) -> list[int]:
     """The words of the same part: between commas, or all options of a CREATE TABLE."""
     depth = depths[at]
     is_option = depth == 0 and _is_create(found)
-    first = 0 if _is_create(found) or depth else _behind_the_name(found)
+    first = 0 if _is_create(found) or depth else behind_the_name(found)
     begin = end = at
     while begin > first and not _ends(
         found[begin - 1], depths[begin - 1], depth, is_option=is_option
@@ -213,11 +213,6 @@ def _scope(found: Sequence[Word], depths: Sequence[int], at: int) -> list[int]:
     ):
         end += 1
     return [each for each in range(begin, end + 1) if depths[each] == depth]
-
-
-def _behind_the_name(found: Sequence[Word]) -> int:
-    """Where an ALTER TABLE says what is to be done."""
-    return 5 if len(found) > 3 and found[3].text == "." else 3
 
 
 def _ends(word: Word, word_depth: int, depth: int, *, is_option: bool) -> bool:

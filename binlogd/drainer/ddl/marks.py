@@ -77,10 +77,10 @@ def with_marked_words(statement: str, left_out: list[str]) -> str:
         stretches += _documents(found)
     elif found[1].says("DATABASE", "SCHEMA"):
         stretches += _encryption(found)
-    in_marks = _in_marks(found)
+    inside = in_marks(found)
     edits = []
     for a, b, version, text in stretches:
-        if not text and a in in_marks:
+        if not text and a in inside:
             continue
         begin, end = found[a].begin, found[b].end
         text = text or marked(statement[begin:end], version, left_out)
@@ -110,7 +110,7 @@ Stretch = tuple[int, int, int, str]
 """First and last word, the MySQL that reads them, or what takes their place."""
 
 
-def _in_marks(found: Sequence[Word]) -> set[int]:
+def in_marks(found: Sequence[Word]) -> set[int]:
     """The words that are in a comment already."""
     inside, within = False, set()
     for at, word in enumerate(found):
@@ -128,14 +128,14 @@ def _documents(found: Sequence[Word]) -> Iterator[Stretch]:
 
 
 def _collations(found: Sequence[Word]) -> Iterator[Stretch]:
-    in_marks = _in_marks(found)
+    inside = in_marks(found)
     for at, word in enumerate(found[:-1]):
         value = at + 1 + (found[at + 1].text == "=")
         if not word.says("COLLATE") or value >= len(found):
             continue
         theirs = found[value].text.strip("'\"").lower()
         ours = _COLLATIONS.get(theirs)
-        if ours is not None and at not in in_marks:
+        if ours is not None and at not in inside:
             yield value, value, 0, f"/*!80000 {theirs} *//*M! {ours} */"
 
 

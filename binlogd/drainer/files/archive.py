@@ -49,7 +49,6 @@ class FileArchive:
     def __init__(
         self, directory: Path, options: ArchiveOptions, *, disk: Disk, clock: Clock
     ) -> None:
-        self.files_compressed = self.files_removed = 0
         self._directory, self._options = directory, options
         self._disk, self._clock = disk, clock
         self._newest = 0
@@ -95,7 +94,6 @@ class FileArchive:
             if modified_ms.get(file.name, 0) >= oldest_kept_ms:
                 return list(finished[number:])
             await self._disk.remove([self._directory / file.name])
-            self.files_removed += 1
             log.info("file_removed", file=file.name, reason="older than retention-time")
         return []
 
@@ -110,5 +108,4 @@ class FileArchive:
             raise CorruptRelay(path, 0, str(error)) from error
         target = self._directory / compressed_name(file.name, first_ts)
         await self._disk.compress(path, target)
-        self.files_compressed += 1
         log.info("file_compressed", file=target.name)

@@ -20,6 +20,7 @@ from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.tso import Tso
+from binlogd.wire.in_order import DELETE, INSERT, changes_of
 from binlogd.wire.peek import Mutation
 
 MARK_DATABASE, MARK_TABLE = "retl", "_drainer_repl_mark"
@@ -89,14 +90,9 @@ def _channels(table: TableAt, mutation: Mutation) -> Iterator[Value]:
     )
     if number is None:
         raise CorruptRow("the mark table has no column channel_id")
-    rows = RowDecoder(table)
-    for row in mutation.inserted:
-        yield _number(rows.insert(row).get(number))
-    for row in mutation.updated:
-        for values in rows.update(row):
+    for kind, old, new in changes_of(mutation, RowDecoder(table)):
+        for values in {INSERT: (new,), DELETE: (old,)}.get(kind, (old, new)):
             yield _number(values.get(number))
-    for row in mutation.deleted:
-        yield _number(rows.delete(row).get(number))
 
 
 def _number(value: Value) -> int:

@@ -25,9 +25,9 @@ from binlogd.drainer.kafka.row_events import (
     RowEvent,
     RowReader,
     key_columns,
+    text_of,
     visible_columns,
 )
-from binlogd.drainer.kafka.text import float_text, text_of
 from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import Ddl, Dml
 from binlogd.tidb.kinds import STRING_TYPES, ActionType, Tp
@@ -35,6 +35,7 @@ from binlogd.tidb.layout import INTEGER_TYPES
 from binlogd.tidb.model import Column, TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import Value
+from binlogd.tidb.singles import shortest_single
 from binlogd.tso import Tso, physical_ms
 
 _JDBC: Mapping[int, int] = {
@@ -174,10 +175,20 @@ def _writer(column: Column) -> Writer:
     if kind.tp in STRING_TYPES:
         return _latin if column.is_binary else text_of(column)
     if kind.tp in (Tp.FLOAT, Tp.DOUBLE):
-        return float_text(is_single=kind.tp == Tp.FLOAT)
+        return _float(is_single=kind.tp == Tp.FLOAT)
     return str
 
 
 def _latin(value: Value) -> str:
     assert isinstance(value, bytes)
     return value.decode("latin-1")
+
+
+def _float(*, is_single: bool) -> Callable[[Value], str]:
+    """The shortest digits that give the same number again, of 32 or of 64 bits."""
+
+    def write(value: Value) -> str:
+        assert isinstance(value, float)
+        return repr(shortest_single(value)) if is_single else repr(value)
+
+    return write

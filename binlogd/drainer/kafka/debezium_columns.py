@@ -27,7 +27,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from binlogd.drainer.kafka.text import text_of
+from binlogd.drainer.kafka.row_events import text_of
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from binlogd.drainer.txn import Dml
+from binlogd.errors import CorruptRow
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder, Value
@@ -102,6 +103,21 @@ class ColumnWriters(Generic[W]):
     def keys(self, values: Mapping[int, Value]) -> dict[str, W]:
         """The key columns as `values` has them."""
         return {name: write(values[n]) for n, name, write in self._writers if n in self._key_ids}
+
+
+def text_of(column: Column) -> Callable[[Value], str]:
+    """Text columns: the writer raises CorruptRow for bytes that are no UTF-8."""
+
+    def write(value: Value) -> str:
+        assert isinstance(value, bytes)
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise CorruptRow(
+                f"column {column.name} holds bytes that are no UTF-8, which no message can hold"
+            ) from None
+
+    return write
 
 
 class RowReader:

@@ -23,11 +23,11 @@ from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.tso import Tso
 from binlogd.wire.fields import uvarint
+from binlogd.wire.in_order import INSERT, UPDATE, changes_of
 from binlogd.wire.peek import Mutation
 
 _DOUBLE = struct.Struct("<d")
 _NULL = b"\x0a\x02\x08\x01"
-_INSERT, _UPDATE = 0, 1  # of Mutation.sequence
 _NUMBERS = frozenset({Tp.TINY, Tp.SHORT, Tp.LONG, Tp.LONGLONG, Tp.INT24})
 _REALS = frozenset({Tp.FLOAT, Tp.DOUBLE})
 _BYTES, _STRING = b"\x2a", b"\x32"
@@ -54,19 +54,14 @@ class SecondaryEncoder:
 
     def mutations(self, mutation: Mutation) -> Iterator[bytes]:
         """An entry of `Table.mutations` for each row, in their order. Raises CorruptRow."""
-        inserted, updated = iter(mutation.inserted), iter(mutation.updated)
-        deleted = iter(mutation.deleted)
-        for kind in mutation.sequence:
-            if kind == _INSERT:
-                row = self._row(self._decoder.insert(next(inserted)), is_whole=True)
-                yield _mutation(RowKind.INSERT, row)
-            elif kind == _UPDATE:
-                old, new = self._decoder.update(next(updated))
+        for kind, old, new in changes_of(mutation, self._decoder):
+            if kind == INSERT:
+                yield _mutation(RowKind.INSERT, self._row(new, is_whole=True))
+            elif kind == UPDATE:
                 before = self._row(old, is_whole=False)
                 yield _mutation(RowKind.UPDATE, self._row(new, is_whole=False), before)
             else:
-                row = self._row(self._decoder.delete(next(deleted)), is_whole=True)
-                yield _mutation(RowKind.DELETE, row)
+                yield _mutation(RowKind.DELETE, self._row(old, is_whole=True))
 
     def _row(self, values: Mapping[int, Value], *, is_whole: bool) -> bytes:
         return b"".join(

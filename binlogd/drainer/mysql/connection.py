@@ -22,8 +22,7 @@ from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
 from binlogd.drainer.backoff import Backoff
-from binlogd.drainer.mysql.refusals import OF_VALUES
-from binlogd.drainer.mysql.warned import Warned
+from binlogd.drainer.mysql.refusals import OF_VALUES, Warned
 from binlogd.errors import (
     BinlogdError,
     ConfigError,

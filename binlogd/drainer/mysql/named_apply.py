@@ -32,8 +32,7 @@ from binlogd.drainer.mysql.connection import (
     patiently,
 )
 from binlogd.drainer.mysql.named_sql import NamedTable, Piece
-from binlogd.drainer.mysql.refusals import FORGIVEN, is_lax_enough, shortened
-from binlogd.drainer.mysql.warned import changed_by_server
+from binlogd.drainer.mysql.refusals import FORGIVEN, changed_by_server, is_lax_enough, shortened
 from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tso import NO_TS, Tso
 

@@ -46,13 +46,13 @@ from binlogd.drainer.mysql.refusals import (
     FORGIVEN_AGAIN,
     NO_FOREIGN_KEY,
     ROW_TOO_LARGE,
+    cut_by_ddl,
     is_lax_enough,
     shortened,
 )
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.mysql.tables import Tables
 from binlogd.drainer.mysql.trash import TrashBin, TrashOptions
-from binlogd.drainer.mysql.warned import cut_by_ddl
 from binlogd.drainer.mysql.writer import LaneContext, LaneCounters, RowWriter
 from binlogd.drainer.rows.parts import Gatherer, Limits
 from binlogd.drainer.rows.progress import LanePosition, PendingDdl, Restart

@@ -14,8 +14,8 @@ from binlogd.drainer.messages.named import NamedDdl, NamedTransaction
 from binlogd.drainer.mysql import catalog, ddl_note
 from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
+from binlogd.drainer.mysql.refusals import Warned
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.mysql.warned import Warned
 from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.txn import Ddl
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected

@@ -78,10 +78,10 @@ async def test_finished_files_are_packed_and_read_as_before(
     await written(disk, tmp_path, txns)
     before, names = records(tmp_path), os.listdir(tmp_path / "out")
     contents = {name: (tmp_path / "out" / name).read_bytes() for name in names}
-    tidying = await tidied(disk, tmp_path, ArchiveOptions(compresses=True))
+    await tidied(disk, tmp_path, ArchiveOptions(compresses=True))
     assert records(tmp_path) == before
     after = log_files(os.listdir(tmp_path / "out"))
-    assert tidying.files_compressed == len(after) - 1 > 3
+    assert len(after) > 4
     for file in after[:-1]:
         packed = (tmp_path / "out" / file.name).read_bytes()
         plain = next(name for name in names if file.name.startswith(name))
@@ -139,8 +139,7 @@ async def test_files_go_when_they_are_older_than_the_retention_oldest_first(
     for number, file in enumerate(files):  # the third is young: what follows it stays
         days = 1.0 if number == 2 else 9.0
         os.utime(tmp_path / "out" / file.name, (now - days * DAY_S, now - days * DAY_S))
-    tidying = await tidied(disk, tmp_path, ArchiveOptions(compresses=True, keep_s=7 * DAY_S))
-    assert tidying.files_removed == 2
+    await tidied(disk, tmp_path, ArchiveOptions(compresses=True, keep_s=7 * DAY_S))
     left = log_files(os.listdir(tmp_path / "out"))
     assert [file.number for file in left] == [file.number for file in files[2:]]
     age_s = now - (tmp_path / "out" / left[0].name).stat().st_mtime

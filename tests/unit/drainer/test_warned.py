@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlogd.drainer.mysql.warned import Warned, changed_value
+from binlogd.drainer.mysql.refusals import Warned, changed_value
 from binlogd.tidb.model import Column, FieldType, Table, Tp
 
 TABLE = Table(
