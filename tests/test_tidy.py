@@ -19,7 +19,7 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 88_427
+PRODUCT_LINES_MAX = 88_281
 ROOMS_MAX = 50
 FUNCTIONS_MAX = 5_782
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""

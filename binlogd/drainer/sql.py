@@ -81,14 +81,9 @@ def tuple_of(literals: Sequence[bytes]) -> bytes:
     return literals[0] if len(literals) == 1 else b"(" + b",".join(literals) + b")"
 
 
-def columns_list(names: Iterable[str]) -> bytes:
-    """`(`a`,`b`)`."""
-    return b"(" + b",".join(map(ident, names)) + b")"
-
-
 def write_head(verb: bytes, table: bytes, names: Iterable[str]) -> bytes:
     """`REPLACE INTO t(a,b) VALUES `: rows follow, joined by commas."""
-    return verb + b" INTO " + table + columns_list(names) + b" VALUES "
+    return verb + b" INTO " + table + b"(" + b",".join(map(ident, names)) + b") VALUES "
 
 
 def update_on_duplicate(names: Sequence[str], *, calls_row: bool = False) -> bytes:

@@ -7,7 +7,7 @@ the reference manuals of both: MariaDB steps over comments from `/*!50700` to `/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import pairwise
 
@@ -161,16 +161,21 @@ def _without_end(statement: str) -> str:
     return statement[: end + rest[0].begin] if rest else statement
 
 
-def _without_placement(statement: str) -> str:
+def _without_marked(statement: str, is_such: Callable[[str], bool]) -> str:
+    """Without the comments that count and begin so."""
     edits = []
     begin: int | None = None
     for word in words_and_marks(statement):
-        if word.kind == "open" and "[placement]" in word.text:
+        if word.kind == "open" and is_such(word.text):
             begin = word.begin
         elif word.kind == "close" and begin is not None:
             edits.append(Edit(begin, word.end, ""))
             begin = None
     return applied(statement, edits)
+
+
+def _without_placement(statement: str) -> str:
+    return _without_marked(statement, lambda begin: "[placement]" in begin)
 
 
 def _with_ttl_off(statement: str) -> str:
@@ -258,15 +263,7 @@ def _with_marked_conditions(statement: str) -> str:
 
 def _without_future(statement: str) -> str:
     """Without what TiDB before 4.0 hid from every MySQL of its time: MySQL 9 would read it."""
-    edits = []
-    begin: int | None = None
-    for word in words_and_marks(statement):
-        if word.text == "/*!90000":
-            begin = word.begin
-        elif word.kind == "close" and begin is not None:
-            edits.append(Edit(begin, word.end, ""))
-            begin = None
-    return applied(statement, edits)
+    return _without_marked(statement, "/*!90000".__eq__)
 
 
 def _without_sequences(statement: str) -> str:

@@ -168,26 +168,16 @@ def shape_of(
             has_triggers=downstream.has_triggers,
             reason=reason or "no unique key without NULL on both sides",
         )
-    if not is_exact:
-        return Shape(
-            Mode.ORDERED,
-            by_key=False,
-            columns=columns,
-            key=key,
-            in_lists=in_lists,
-            tells_missing=downstream.is_rolled_back and tells_missing(info),
-            reason="inexact key",
-        )
     others = _unique_upstream(info) - {frozenset(names)}
-    by_key = len(downstream.keys) == 1 and not others
+    by_key = is_exact and len(downstream.keys) == 1 and not others
     return Shape(
-        Mode.MERGED,
+        Mode.MERGED if is_exact else Mode.ORDERED,
         by_key=by_key,
         columns=columns,
         key=key,
         in_lists=in_lists,
         tells_missing=downstream.is_rolled_back and tells_missing(info),
-        reason="" if by_key else "several keys",
+        reason="" if by_key else "several keys" if is_exact else "inexact key",
     )
 
 
