@@ -22,13 +22,14 @@ from binlogd.snapshot.publishing.publish import LATEST, point_to_latest, read_ma
 from binlogd.tso import MAX_TS
 from tests.support import strace
 from tests.support.faults import Cases, RecordProperty, counted
+from tests.support.growing_log import archive_all, binlogs
 from tests.support.killed import recorded
 from tests.support.logged import Logged
 from tests.support.power_loss import Crash, PowerLoss
 from tests.support.snapshots import Columns, snapshot
 from tests.support.store_lives import opened
 from tests.support.traced_files import Recording
-from tests.workload.generator import Options
+from tests.workload.generator import Options, Workload
 
 ROWS: Columns = [(1, "id", pa.array([1, 2, 3]))]
 FORGOTTEN_STATES = 20
@@ -183,6 +184,38 @@ async def test_an_archive_keeps_what_it_said_it_has(
         assert verify(str(url)).problems == ()
 
     with counted(record_property, fault="power loss", target="archive") as cases:
+        loss = PowerLoss(recording)
+        await holds(loss, check_state, at_random(loss, states), tmp_path / "state", cases)
+    await is_found_out(recording, check_state, tmp_path / "state")
+
+
+@pytest.mark.parametrize("states", [12, pytest.param(300, marks=pytest.mark.soak)])
+async def test_the_tail_of_an_archive_is_a_prefix_that_was_told(
+    tmp_path: Path, record_property: RecordProperty, states: int
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    options = Options(seed=24, transactions=40, ddl_every=20)
+    logged = Logged.write(tmp_path / "all", options)
+    archive_all(logged, str(tmp_path / "whole"))
+    whole, payloads = binlogs(str(tmp_path / "whole")), tmp_path / "payloads"
+    given = [each.payload for each in Workload(options).records()]
+    payloads.write_bytes(msgspec.json.encode(given))
+    words = ["-m", "tests.support.follower_lives", str(tmp_path / "data"), str(logged.history)]
+    recording = Recording(root)
+    await recorded(recording, [*words, str(root / "archive"), str(payloads)])
+
+    async def check_state(state: Path, crash: Crash) -> None:
+        url, told = str(state / "archive"), lines(crash, b"told")
+        if not (state / "archive" / CATALOG_NAME).exists():
+            assert not told
+            return
+        resolved_ts = read_catalog(ArchiveStore.open(url)).resolved_ts
+        assert resolved_ts >= max(map(int, told), default=0)
+        assert binlogs(url) == [each for each in whole if each.commit_ts <= resolved_ts]
+        assert verify(url).problems == ()
+
+    with counted(record_property, fault="power loss", target="tail of an archive") as cases:
         loss = PowerLoss(recording)
         await holds(loss, check_state, at_random(loss, states), tmp_path / "state", cases)
     await is_found_out(recording, check_state, tmp_path / "state")

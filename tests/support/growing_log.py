@@ -20,10 +20,11 @@ from binlogd.log.pointer import FileId
 from binlogd.log.record import encode, footer
 from binlogd.log.segment_index import Fold
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import canonical, peek
+from binlogd.wire.peek import canonical, commit_binlog, peek
 from tests.support.logged import Logged
 
-TORN = encode(b"half of what nobody was told of")[:-3]
+TORN = encode(commit_binlog(Tso(10), Tso(15))) + encode(b"half of what comes next")[:-3]
+"""What was appended, and nobody was told of: it is cut away."""
 
 
 class GrowingLog:
@@ -31,6 +32,7 @@ class GrowingLog:
 
     def __init__(self, data_dir: Path, *, shards: int = 4, segment_bytes: int = 1 << 14) -> None:
         self.data_dir, self._segment_bytes = data_dir, segment_bytes
+        self._resolved_ts = NO_TS
         self._folds = [Fold(number) for number in range(shards)]
         self.segments = [[Grown(0, 0, False)] for _ in range(shards)]
         for number in range(shards):
@@ -54,8 +56,10 @@ class GrowingLog:
 
     @property
     def resolved_ts(self) -> Tso:
-        """Up to where all is there, as a Pump without witnesses knows it."""
-        return min(each.resolved_ts for each in self._folds)
+        """Up to where all is there, as a Pump without witnesses knows it: what was so once, is so
+        when a prewrite comes that says less."""
+        self._resolved_ts = max(self._resolved_ts, min(each.resolved_ts for each in self._folds))
+        return self._resolved_ts
 
     def follow(self, url: str, archived: dict[int, int] | None = None) -> Follow:
         """What a node asks for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -11,17 +11,19 @@ import msgspec
 import pytest
 
 from binlogd.archive import follower as follower_module
-from binlogd.archive.catalog import read_catalog
+from binlogd.archive.catalog import CATALOG_NAME, all_segments, read_catalog
+from binlogd.archive.files import bytes_path, commits_path
 from binlogd.archive.follower import Follower
 from binlogd.archive.places import ArchivedIndex
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import TAIL_NAME, TailPart, encode_tail, read_tail
+from binlogd.archive.tail import TAIL_NAME, TailPart, encode_tail, parts_directory, read_tail
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, Refused
+from binlogd.spark.archived_rows import parts, prewrites, slim
 from binlogd.spark.source import BinlogdSource
 from binlogd.tso import NO_TS, Tso
 from tests.support.growing_log import GrowingLog, archive_all, binlogs
@@ -259,3 +261,113 @@ def test_damage_and_a_gap_are_found(tmp_path: Path, all_of_it: Workloads) -> Non
     store.put(TAIL_NAME, encode_tail(msgspec.structs.replace(tail, parts=parts)))
     with pytest.raises(Corrupt, match="does not follow"):
         read_catalog(store)
+
+
+def test_executors_find_what_was_planned_in_the_tail(tmp_path: Path, all_of_it: Workloads) -> None:
+    scene = Scene(tmp_path, str(tmp_path / "archive"), all_of_it)
+    scene.grow(120)
+    planned_ts = scene.follow()
+    store = ArchiveStore.open(scene.url)
+    work = parts(list(map(slim, all_segments(store, read_catalog(store)))), planned_ts, 2)
+
+    def read_by_executors() -> list[tuple[int, bytes]]:
+        found = [
+            each for some in work for part in some for each in prewrites(store, part, planned_ts)
+        ]
+        return sorted((each.commit_ts, bytes(each.payload)) for each in found)
+
+    before = read_by_executors()
+    assert [ts for ts, _ in before] == [each.commit_ts for each in scene.upto(planned_ts)]
+    scene.grow(120)
+    scene.archive()
+    scene.follow()
+    scene.follow()
+    assert read_by_executors() == before
+
+
+def test_nothing_is_missing_between_two_files_that_change(
+    tmp_path: Path, all_of_it: Workloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, str(tmp_path / "archive"), all_of_it)
+    scene.grow(150)
+    resolved_ts = scene.follow()
+    whole, read = ArchiveStore.read, list[str]()
+
+    def read_slowly(store: ArchiveStore, name: str) -> bytes:
+        content = whole(store, name)
+        if name in (TAIL_NAME, CATALOG_NAME) and not read:
+            read.append(name)
+            scene.archive()
+            scene.follow()
+        return content
+
+    monkeypatch.setattr(ArchiveStore, "read", read_slowly)
+    assert binlogs(scene.url) == scene.upto(resolved_ts)
+    assert read
+    assert any(fid >= 0 for fid in scene.archived.values()), "segments went over in between"
+
+
+class Killed(BaseException):
+    """No code of ours catches it."""
+
+
+class KilledAt:
+    """Ends whoever writes to a store for the time after `step` of them."""
+
+    def __init__(self, step: int, patched: pytest.MonkeyPatch) -> None:
+        self._left = step
+        for name in ("put", "put_file", "remove"):
+            patched.setattr(ArchiveStore, name, self._counted(getattr(ArchiveStore, name)))
+
+    def _counted(self, whole: Callable[..., None]) -> Callable[..., None]:
+        def write(*words: object) -> None:
+            if not self._left:
+                raise Killed
+            self._left -= 1
+            whole(*words)
+
+        return write
+
+
+def leftovers(url: str) -> set[str]:
+    """Files of parts that nothing names."""
+    store = ArchiveStore.open(url)
+    named = {path(part) for part in read_tail(store).parts for path in (bytes_path, commits_path)}
+    directories = [parts_directory(shard) for shard in range(4)]
+    there = {f"{each}/{name}" for each in directories for name in store.names(each)}
+    assert named <= there
+    return there - named
+
+
+@pytest.mark.parametrize("stride", [19, pytest.param(1, marks=pytest.mark.soak)])
+def test_killed_at_any_step_an_archive_is_a_prefix_and_goes_on(
+    tmp_path: Path, all_of_it: Workloads, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    steps, is_killed = 0, True
+    while is_killed:  # ends when there are no more steps
+        directory = tmp_path / str(steps)
+        directory.mkdir()
+        scene, told = Scene(directory, str(directory / "archive"), all_of_it), NO_TS
+        is_killed = False
+        with monkeypatch.context() as patched:
+            KilledAt(steps, patched)
+            try:
+                for count in (40, 40, 40, 40, 30):
+                    scene.grow(count)
+                    told = scene.follow()
+                    scene.archive(1)
+            except Killed:
+                is_killed = True
+        resolved_ts = Tso(read_catalog(ArchiveStore.open(scene.url)).resolved_ts)
+        assert resolved_ts >= told
+        assert binlogs(scene.url) == scene.upto(resolved_ts)
+        assert verify(scene.url).problems == ()
+        scene.archive(1)
+        scene.follower = scene.begun()
+        resolved_ts = scene.follow()
+        assert binlogs(scene.url) == scene.upto(resolved_ts)
+        scene.grow(10)
+        scene.follow()
+        assert leftovers(scene.url) == set()
+        steps += stride
+    assert steps > 60
