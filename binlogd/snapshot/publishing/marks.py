@@ -17,11 +17,13 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from binlogd.snapshot.spec import SPEC_VERSION, ExportSpec, FileEntry, Moment, Report
 
+T = TypeVar("T")
 PLAN_FILE, REPORT_FILE, PARTS = "plan.json", "report.json", "parts"
 SPEC_FILE, STATE = "spec.json", "state"
 """In the directory of a job: the spec that it works by, and where its marks are."""
@@ -62,10 +64,7 @@ def begin(state: Path, plan: Plan) -> None:
 
 def read_plan(state: Path) -> Plan | None:
     """The plan of an export that got so far."""
-    try:
-        return msgspec.json.decode((state / PLAN_FILE).read_bytes(), type=Plan)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return _read(state / PLAN_FILE, Plan)
 
 
 def mark(state: Path, table_id: int, part: str, files: list[Written]) -> None:
@@ -76,14 +75,20 @@ def mark(state: Path, table_id: int, part: str, files: list[Written]) -> None:
 
 def marked(state: Path, staging: Path, table_id: int, part: str) -> list[Written] | None:
     """The files of a part that is finished, and still what it was; None otherwise."""
-    try:
-        content = _mark_file(state, table_id, part).read_bytes()
-        found = msgspec.json.decode(content, type=list[Written])
-    except (OSError, msgspec.DecodeError):
+    found = _read(_mark_file(state, table_id, part), list[Written])
+    if found is None:
         return None
     files = [entry for each in found for entry in (each.file, each.file.keys) if entry is not None]
     is_same = all(_sha256(staging / each.name) == each.sha256 for each in files)
     return found if is_same else None
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """None for what is not there, or damaged: it is made again."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _mark_file(state: Path, table_id: int, part: str) -> Path:
@@ -102,9 +107,9 @@ class Watcher:
         """Rows so far of each table that has more than it had when this was asked last."""
         changed = set()
         for path in (self._state / PARTS).glob("*-*.json"):
-            if path.name not in self._seen:
+            files = None if path.name in self._seen else _read(path, list[Written])
+            if files is not None:
                 self._seen.add(path.name)
-                files = msgspec.json.decode(path.read_bytes(), type=list[Written])
                 table_id = int(path.name.partition("-")[0])
                 rows = self._rows.get(table_id, 0)
                 self._rows[table_id] = rows + sum(each.file.rows for each in files)
@@ -124,10 +129,7 @@ def keep_report(state: Path, report: Report) -> None:
 
 def read_report(state: Path) -> Report | None:
     """What was staged, if all of it was."""
-    try:
-        return msgspec.json.decode((state / REPORT_FILE).read_bytes(), type=Report)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return _read(state / REPORT_FILE, Report)
 
 
 def _sha256(path: Path) -> str:
@@ -160,12 +162,8 @@ def save_spec(job: Path, spec: ExportSpec) -> None:
 def resumable(job: Path, wanted: ExportSpec, as_of: Moment) -> ExportSpec | None:
     """The spec to go on with, if the directory holds what is wanted: of the same log, on the base
     that was asked for, in the same form. None also where everything had to be done again."""
-    try:
-        spec = msgspec.json.decode((job / SPEC_FILE).read_bytes(), type=ExportSpec)
-    except (OSError, msgspec.DecodeError):
-        return None
-    plan = read_plan(job / STATE)
-    if plan is None or spec.version != SPEC_VERSION or spec.changes is not None:
+    spec, plan = _read(job / SPEC_FILE, ExportSpec), read_plan(job / STATE)
+    if spec is None or plan is None or spec.version != SPEC_VERSION or spec.changes is not None:
         return None
     if as_of.ts not in (0, plan.commit_ts) or as_of.before_latest_ms or not _is_alike(spec, wanted):
         return None

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from binlogd.snapshot.publishing import marks
-from binlogd.snapshot.spec import ChangesOptions, ExportSpec, Moment, PinnedSegment, TypeOptions
+from binlogd.snapshot.spec import (
+    ChangesOptions,
+    ExportSpec,
+    FileEntry,
+    Moment,
+    PinnedSegment,
+    TypeOptions,
+)
 from binlogd.tso import NO_TS, Tso
 
 MOMENT = Tso(100)
@@ -89,3 +96,18 @@ def _cut_spec(job: Path) -> None:
 def test_what_is_not_whole_begins_anew(damage: Callable[[Path], None], job: Path) -> None:
     damage(job)
     assert marks.resumable(job, asked(), Moment(NO_TS)) is None
+
+
+def test_a_mark_that_is_damaged_is_news_when_it_is_written_again(tmp_path: Path) -> None:
+    """Whoever tells of rows in files goes on beside it."""
+    marks.begin(tmp_path, marks.Plan(MOMENT, 110, 8, "schema"))
+    file = FileEntry("s.t/part-0", 5, 9, "")
+    marks.mark(tmp_path, 7, "0.0", [marks.Written(7, file)])
+    (damaged,) = (tmp_path / marks.PARTS).iterdir()
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    watcher = marks.Watcher(tmp_path)
+    marks.mark(tmp_path, 8, "0.0", [marks.Written(8, file)])
+    assert watcher.news() == {8: 5}
+    marks.mark(tmp_path, 7, "0.1", [marks.Written(7, file)])
+    assert watcher.news() == {7: 5}
+    assert watcher.news() == {}
