@@ -12,10 +12,10 @@ from binlogd.archive.places import TransactionIndex
 from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, CorruptRecord
-from binlogd.log.joined import joined
 from binlogd.log.record import HEADER_BYTES, decode
 from binlogd.log.segment_index import LogPosition
 from binlogd.tso import Tso
+from binlogd.wire.peek import joined
 
 TOGETHER_BYTES = 8 << 20
 TOGETHER = 4_096

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 
 from binlogd.tidb.cast_times import number_text, rounded_number
+from binlogd.tidb.columns import shortest_single
 from binlogd.tidb.families import COUNTED, LABELLED, STRINGS, TIMES, Family, family_of
 from binlogd.tidb.jsonb import double_text, json_bytes, json_text
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
-from binlogd.tidb.singles import shortest_single
 
 Cast = Callable[[Value], Value]
 

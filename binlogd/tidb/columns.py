@@ -46,6 +46,8 @@ Converter = Callable[[int, Natural], Value]
 
 _MINUS_INFINITY = float("-inf")
 _F64 = Struct(">d")
+_F32 = Struct("<f")
+_SINGLE_DIGITS_MIN, _SINGLE_DIGITS_MAX = 6, 9
 
 
 def reader_of(column: Column) -> Reader:
@@ -190,25 +192,20 @@ def _decimal_reader(convert: Converter, _fsp: int) -> Reader:
 
 
 def _date_reader(convert: Converter, _fsp: int) -> Reader:
-    odd = _odd_reader(convert)
-
-    def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != UVARINT:
-            return odd(row, at)
-        text, size = _date_of(row[at + 1 : at + _MOMENT_BYTES])
-        return text, at + size
-
-    return read
+    return _packed_reader(convert, _date_of)
 
 
 def _moment_reader(convert: Converter, fsp: int) -> Reader:
+    return _packed_reader(convert, _MOMENTS_OF[max(fsp, 0)])
+
+
+def _packed_reader(convert: Converter, text_of: Callable[[bytes], tuple[str, int]]) -> Reader:
     odd = _odd_reader(convert)
-    moment_of = _MOMENTS_OF[max(fsp, 0)]
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != UVARINT:
             return odd(row, at)
-        text, size = moment_of(row[at + 1 : at + _MOMENT_BYTES])
+        text, size = text_of(row[at + 1 : at + _MOMENT_BYTES])
         return text, at + size
 
     return read
@@ -293,3 +290,16 @@ _FAMILIES: dict[Form, _Family] = {
 def _family(column: Column) -> _Family | None:
     form = form_of(column)
     return None if form is None else _FAMILIES[form]
+
+
+# --- FLOAT -----------------------------------------------------------------------------
+
+
+def shortest_single(value: float) -> float:
+    """The number with the fewest digits that is the same in 32 bits: 0.1, not 0.10000000149."""
+    wanted = _F32.pack(value)
+    for digits in range(_SINGLE_DIGITS_MIN, _SINGLE_DIGITS_MAX + 1):
+        short = float(f"{value:.{digits}g}")
+        if _F32.pack(short) == wanted:
+            return short
+    return value

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TypeVar
 
 import msgspec
@@ -241,13 +240,13 @@ def job_from_json(data: bytes) -> Job:
     info = job.binlog or _HistoryJson()
     return Job(
         id=job.id,
-        type=_known(ActionType, job.type),
+        type=job.type,
         schema_id=job.schema_id,
         table_id=job.table_id,
         schema_name=job.schema_name,
         table_name=job.table_name,
-        state=_known(JobState, job.state),
-        schema_state=_known(SchemaState, job.schema_state),
+        state=job.state,
+        schema_state=job.schema_state,
         query=job.query,
         start_ts=job.start_ts,
         schema_version=info.schema_version,
@@ -303,7 +302,7 @@ class _FieldTypeJson(msgspec.Struct, frozen=True, rename="pascal"):
 
     def field_type(self) -> FieldType:
         return FieldType(
-            tp=_known(Tp, self.tp),
+            tp=self.tp,
             flag=self.flag,
             flen=self.flen,
             decimal=self.decimal,
@@ -350,7 +349,7 @@ class _ColumnJson(msgspec.Struct, frozen=True):
             name=self.name.original,
             offset=self.offset,
             field_type=self.type.field_type(),
-            state=_known(SchemaState, self.state),
+            state=self.state,
             origin_default=self.origin_default,
             origin_default_bit=self.origin_default_bit,
             default=self.default,
@@ -406,7 +405,7 @@ class _IndexJson(msgspec.Struct, frozen=True):
                 IndexColumn(each.name.original, each.offset, each.length)
                 for each in self.idx_cols or ()
             ),
-            state=_known(SchemaState, self.state),
+            state=self.state,
             is_unique=self.is_unique,
             is_primary=self.is_primary,
         )
@@ -460,7 +459,7 @@ class _TableJson(msgspec.Struct, frozen=True):
             charset=self.charset,
             collate=self.collate,
             indexes=tuple(each.index() for each in self.index_info or ()),
-            state=_known(SchemaState, self.state),
+            state=self.state,
             pk_is_handle=self.pk_is_handle,
             is_common_handle=self.is_common_handle,
             version=self.version,
@@ -511,7 +510,7 @@ class _DatabaseJson(msgspec.Struct, frozen=True):
             name=self.db_name.original,
             charset=self.charset,
             collate=self.collate,
-            state=_known(SchemaState, self.state),
+            state=self.state,
         )
 
     @classmethod
@@ -585,14 +584,3 @@ def _warnings(reorg: _ReorgJson | None) -> tuple[tuple[int, int], ...]:
 def _was_strict(reorg: _ReorgJson | None) -> bool:
     mode = reorg.sql_mode if reorg is not None else None
     return mode is None or bool(mode & _STRICT_MODES)
-
-
-def _known(kinds: type[IntEnum], number: int) -> int:
-    """The member of that number; the number itself where a newer TiDB has more of them."""
-    return _MEMBERS[kinds].get(number, number)
-
-
-_MEMBERS: dict[type[IntEnum], dict[int, int]] = {
-    kinds: {member.value: member for member in kinds}
-    for kinds in (ActionType, JobState, SchemaState, Tp)
-}

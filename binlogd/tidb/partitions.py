@@ -13,7 +13,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
-from functools import total_ordering
 
 from binlogd.errors import Unfit
 from binlogd.tidb.columns import Value
@@ -96,35 +95,20 @@ def _column(info: Table, column_id: int) -> Column:
 # --- values in the order of the partitions ---------------------------------------------------
 
 
-@total_ordering
-class _Lowest:
-    """NULL, below every value."""
-
-    def __lt__(self, other: object) -> bool:
-        return other is not self
-
-    def __eq__(self, other: object) -> bool:
-        return other is self
-
-    __hash__ = object.__hash__
+_Key = tuple[object, ...]
+"""A value behind a 1, in the order of its column."""
+_LOWEST: _Key = (0,)
+"""NULL, below every value."""
+_HIGHEST: _Key = (2,)
+"""MAXVALUE, above every value."""
+_Read = Callable[[Value], object]
+"""What orders the values of a column; of none that is NULL."""
 
 
-@total_ordering
-class _Highest:
-    """MAXVALUE, above every value."""
+def _keys(reads: list[_Read], values: list[Value]) -> tuple[_Key, ...]:
+    pairs = zip(reads, values, strict=True)
+    return tuple(_LOWEST if value is None else (1, read(value)) for read, value in pairs)
 
-    def __lt__(self, other: object) -> bool:
-        return False
-
-    def __eq__(self, other: object) -> bool:
-        return other is self
-
-    __hash__ = object.__hash__
-
-
-_LOWEST, _HIGHEST = _Lowest(), _Highest()
-_Key = object
-_Read = Callable[[Value], _Key]
 
 _BINARY_COLLATIONS = ("binary", "utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin", "")
 _PADDED = ("utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin")
@@ -133,11 +117,11 @@ _PADDED = ("utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin")
 def _comparable(column: Column) -> _Read:
     kind = column.field_type
     if kind.tp in INTEGER_TYPES:
-        return lambda value: _LOWEST if value is None else value
+        return lambda value: value
     if kind.tp in (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP):
-        return lambda value: _LOWEST if value is None else _whole_moment(str(value))
+        return lambda value: _whole_moment(str(value))
     if kind.tp in STRING_TYPES and kind.collate in _BINARY_COLLATIONS:
-        return lambda value: _LOWEST if value is None else _text(column, value)
+        return lambda value: _text(column, value)
     raise Unplaceable(f"the order of its column {column.name} is not known here")
 
 
@@ -166,12 +150,12 @@ def _function(expr: str, column: Column) -> _Read:
     if name == "unix_timestamp":
         if tp != Tp.TIMESTAMP or column.field_type.decimal > 0:
             raise Unplaceable(f"it is partitioned by {expr} with a fraction, or a time zone")
-        return lambda value: _LOWEST if value is None else _unix_seconds(str(value))
+        return lambda value: _unix_seconds(str(value))
     if tp not in (Tp.DATE, Tp.DATETIME):
         raise Unplaceable(f"it is partitioned by {expr}, which depends on a time zone")
     if name == "year":
-        return lambda value: _LOWEST if value is None else int(str(value)[:4])
-    return lambda value: _LOWEST if value is None else _days(str(value))
+        return lambda value: int(str(value)[:4])
+    return lambda value: _days(str(value))
 
 
 def _unix_seconds(text: str) -> int:
@@ -199,11 +183,11 @@ def _bound(column: Column, *, has_expr: bool) -> Callable[[str], _Key]:
         if text.upper() == _NULL:
             return _LOWEST
         if has_expr or column.field_type.tp in INTEGER_TYPES:
-            return _whole_number(text)
+            return 1, _whole_number(text)
         content = _unquoted(text)
         if column.field_type.tp in STRING_TYPES:
-            return _text(column, content.encode())
-        return _whole_moment(content)
+            return 1, _text(column, content.encode())
+        return 1, _whole_moment(content)
 
     return read
 
@@ -231,8 +215,7 @@ def _range(told: Partitioning, reads: list[_Read], bounds: list[Callable[[str], 
     ]
 
     def find(values: list[Value]) -> int | None:
-        key = tuple(read(value) for read, value in zip(reads, values, strict=True))
-        at = bisect_right(upper, key)
+        at = bisect_right(upper, _keys(reads, values))
         return told.parts[at].id if at < len(upper) else None
 
     return find
@@ -250,8 +233,7 @@ def _list(told: Partitioning, reads: list[_Read], bounds: list[Callable[[str], _
                 found[key] = part.id
 
     def find(values: list[Value]) -> int | None:
-        key = tuple(read(value) for read, value in zip(reads, values, strict=True))
-        return found.get(key, others)
+        return found.get(_keys(reads, values), others)
 
     return find
 
@@ -260,7 +242,7 @@ def _hash(told: Partitioning, read: _Read) -> _Find:
     count = len(told.parts)
 
     def find(values: list[Value]) -> int:
-        number = read(values[0])
+        number = 0 if values[0] is None else read(values[0])
         return told.parts[abs(number) % count if isinstance(number, int) else 0].id
 
     return find

@@ -26,11 +26,11 @@ from binlogd.log import record
 from binlogd.log.directory import ShardDirectory
 from binlogd.log.drive import segment_batches
 from binlogd.log.index_file import marks_of
-from binlogd.log.joined import joined as joined_records
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
 from binlogd.log.tally import fits
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter
 from binlogd.tso import Tso
+from binlogd.wire.peek import joined as joined_records
 from binlogd.wire.peek import peek
 
 PAGE_ROWS = 1000

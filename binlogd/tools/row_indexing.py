@@ -22,7 +22,6 @@ from binlogd.drainer.txn import TableChange
 from binlogd.errors import CorruptPayload, CorruptRow
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
-from binlogd.log.joined import joined as joined_records
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES
 from binlogd.tidb.columns import Value
@@ -46,6 +45,7 @@ from binlogd.tools.row_index import (
 )
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter, Transaction
 from binlogd.tso import MAX_TS, NO_TS, Tso
+from binlogd.wire.peek import joined as joined_records
 from binlogd.wire.peek import peek
 
 FRAME_BYTES = 8 << 20

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import MalformedBinlog
+from binlogd.errors import Corrupt, MalformedBinlog
 from binlogd.tso import Tso
 from binlogd.wire.fields import (
     BYTES,
@@ -222,6 +222,23 @@ def join_of(start_ts: int, commit_ts: int, commit: bytes, prewrite: bytes | None
     if prewrite is None:
         return commit
     return join(prewrite, commit) if peek(prewrite)[:2] == (BinlogType.PREWRITE, start_ts) else None
+
+
+def joined(
+    start_ts: int, commit_ts: int, commit: bytes, prewrite: bytes | None, *, where: str
+) -> bytes:
+    """`join_of` for who was led to these records by an index, or a scan. A damaged index may lead
+    to whole records of another transaction, with the right checksums.
+
+    Raises Corrupt where they are of another one, MalformedBinlog.
+    """
+    payload = join_of(start_ts, commit_ts, commit, prewrite)
+    if payload is None:
+        raise Corrupt(
+            f"{where}: transaction {start_ts} at commit_ts {commit_ts}: the index leads to another"
+            " binlog"
+        )
+    return payload
 
 
 def fake(ts: Tso) -> bytes:

@@ -30,12 +30,12 @@ from binlogd.drainer.kafka.row_events import (
 )
 from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import Ddl, Dml
+from binlogd.tidb.columns import shortest_single
 from binlogd.tidb.kinds import STRING_TYPES, ActionType, Tp
 from binlogd.tidb.layout import INTEGER_TYPES
 from binlogd.tidb.model import Column, TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import Value
-from binlogd.tidb.singles import shortest_single
 from binlogd.tso import Tso, physical_ms
 
 _JDBC: Mapping[int, int] = {

@@ -28,11 +28,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from binlogd.drainer.kafka.row_events import text_of
+from binlogd.tidb.columns import shortest_single
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
-from binlogd.tidb.singles import shortest_single
 from binlogd.tidb.times import duration_ns
 
 Schema = dict[str, Any]

@@ -93,27 +93,20 @@ def _without(why: str, needs: Needs) -> Chosen:
 
 
 def _named(path: Path, needs: Needs) -> Chosen:
-    if is_dump(path) and not (path / MANIFEST_NAME).exists():
-        return _dumped(path, needs)
     try:
-        manifest = read_manifest(path)
+        if is_dump(path) and not (path / MANIFEST_NAME).exists():
+            commit_ts, why = read_dump(path).commit_ts, "named, a Dumpling dump"
+            _check_moment(commit_ts, needs)
+        else:
+            manifest = read_manifest(path)
+            commit_ts, why = Tso(manifest.commit_ts), "named"
+            _check(manifest, needs)
     except (OSError, msgspec.DecodeError) as error:
-        why = why_none(path, error)
-        raise ConfigError(f"--base {path}: no snapshot is there: {why}") from error
-    try:
-        _check(manifest, needs)
+        reason = why_none(path, error)
+        raise ConfigError(f"--base {path}: no snapshot is there: {reason}") from error
     except UnusableBase as error:
         raise Refused(f"--base {path} cannot be built on: {error}") from error
-    return Chosen(path.resolve(), Tso(manifest.commit_ts), "named")
-
-
-def _dumped(path: Path, needs: Needs) -> Chosen:
-    commit_ts = read_dump(path).commit_ts
-    try:
-        _check_moment(commit_ts, needs)
-    except UnusableBase as error:
-        raise Refused(f"--base {path} cannot be built on: {error}") from error
-    return Chosen(path.resolve(), commit_ts, "named, a Dumpling dump")
+    return Chosen(path.resolve(), commit_ts, why)
 
 
 def _snapshots(out: Path) -> Iterator[tuple[Path, Manifest]]:

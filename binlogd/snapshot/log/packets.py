@@ -19,7 +19,14 @@ import pyarrow as pa
 
 from binlogd.errors import GaveUp
 from binlogd.snapshot.log.state import folded
-from binlogd.snapshot.log.vectors import KEY_BYTES, is_first, key_lengths, key_numbers, longs
+from binlogd.snapshot.log.vectors import (
+    KEY_BYTES,
+    arrow_stream,
+    is_first,
+    key_lengths,
+    key_numbers,
+    longs,
+)
 
 PACKETS = pa.schema(
     [
@@ -79,7 +86,7 @@ class Spread:
         in_order = changes.take(pa.array(order))
         ends = np.append(begins[1:], len(order))
         blobs = [
-            _stream(in_order.slice(begin, end - begin))
+            arrow_stream(in_order.slice(begin, end - begin))
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
         ]
         columns = [*(each[begins] for each in places), pa.array(blobs, pa.binary())]
@@ -158,11 +165,3 @@ def _hashes(changes: pa.RecordBatch) -> npt.NDArray[np.uint64]:
         of_key[is_number] = key_numbers(keys.filter(pa.array(is_number)))
     mixed = (of_key ^ longs(changes, "table_id").view(np.uint64) * _MIX) * _MIX
     return mixed >> np.uint64(32)
-
-
-def _stream(changes: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, changes.schema) as stream:
-        stream.write_batch(changes)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found

@@ -73,8 +73,13 @@ def packed_longs(*columns: Longs) -> bytes:
     compressed."""
     arrays = [pa.array(np.diff(each, prepend=0)) for each in columns]
     batch = pa.RecordBatch.from_arrays(arrays, names=[str(each) for each in range(len(arrays))])
+    return arrow_stream(batch, compression="zstd")
+
+
+def arrow_stream(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
+    """An Arrow stream of one batch."""
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
         stream.write_batch(batch)
     found: bytes = sink.getvalue().to_pybytes()
