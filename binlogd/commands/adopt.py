@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.commands.output import say, say_json
 from binlogd.host import loop
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.checking.adopt import Adopted
@@ -47,7 +45,7 @@ def adopt(
     with BytesProgress(Console(stderr=True)) as shown:
         done = loop.run(_adopted(setup, directories, shown.told, skip_damaged=skip_damaged))
     if as_json:
-        sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
+        say_json(done)
     else:
         _print(setup, done)
 
@@ -73,30 +71,29 @@ async def _adopted(
 
 
 def _print(setup: Setup, done: Adopted) -> None:
-    console = Console()
     for each in done.passed_over:
-        word = "unfinished append" if each.kind == "append" else "[red]damaged[/]"
-        console.print(f"left out, {word}: {escape(str(each))}", highlight=False, soft_wrap=True)
+        if each.kind == "append":
+            say(str(each), "left out, unfinished append:", "")
+        else:
+            say(str(each), "left out, damaged:", "red")
     how = "linked" if done.is_linked else "written"
-    lines = [
+    say(
         f"{setup.data_dir / 'pump'}: {done.records} binlogs of {len(done.sources)} Pumps,"
         f" {how} into {done.shards} shards, {done.size_bytes / 1e6:.1f} MB,"
         f" up to commit_ts {done.max_commit_ts}"
-    ]
+    )
     if done.open_prewrites:
-        lines.append(
+        say(
             f"{done.open_prewrites} prewrites have no outcome yet; what committed behind them waits"
             " for it"
         )
     if done.gc_ts:
-        lines.append(
+        say(
             f"the Pumps had deleted older segments: a Drainer must start above commit_ts"
             f" {done.gc_ts}"
         )
-    lines.append(
+    say(
         "next: copy the [syncer] part of the Drainer's configuration (its checkpoint is read where"
         " it is), set upstream.cluster-id, and start `binlogd serve`; delete the Pumps' directories"
         " when it has caught up"
     )
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
 from binlogd.archive.task import Archived, Keep, Removed, Task
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.commands.output import say, say_json
 from binlogd.errors import ConfigError
 from binlogd.extras import require
 from binlogd.settings.moment import wall_clock, wall_clock_ms
@@ -108,9 +106,9 @@ def archive(  # noqa: PLR0913 - typer makes each parameter an option
 
 def _tell_archived(done: Archived, url: str, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.encode(done))
+        say_json(done)
         return
-    _say(
+    say(
         f"{url}: {done.segments} segments, {done.size_bytes / 1e6:.1f} MB,"
         f" {done.transactions} transactions; complete up to commit_ts {done.resolved_ts}"
         f" ({wall_clock(Tso(done.resolved_ts))})"
@@ -119,7 +117,7 @@ def _tell_archived(done: Archived, url: str, *, as_json: bool) -> None:
 
 def _tell_kept(kept: Removed, url: str, *, is_dry: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.encode(kept))
+        say_json(kept)
         return
     would = "would be " if is_dry else ""
     said = [f"{kept.files} files of removed segments {would}deleted"]
@@ -133,21 +131,17 @@ def _tell_kept(kept: Removed, url: str, *, is_dry: bool, as_json: bool) -> None:
             f" behind commit_ts {kept.leaving_ts} ({wall_clock(Tso(kept.leaving_ts))})"
         )
     said += [kept.held] if kept.held else []
-    _say(f"{url}: {'; '.join(said)}")
+    say(f"{url}: {'; '.join(said)}")
 
 
 def _tell(verified: Verified, url: str, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(verified)))
+        say_json(verified)
     else:
         for problem in verified.problems:
-            _say(f"[red]wrong[/] {problem}")
-        _say(
+            say(problem, "wrong", "red")
+        say(
             f"{url}: {verified.segments} segments, {verified.size_bytes / 1e6:.1f} MB,"
             f" {len(verified.problems)} problems"
         )
     raise typer.Exit(1 if verified.problems else 0)
-
-
-def _say(line: str) -> None:
-    Console().print(line, highlight=False, soft_wrap=True)

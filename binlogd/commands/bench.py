@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from binlogd.commands.options import JsonOption
+from binlogd.commands.output import say_json
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.tools.measure import Measured, Measurement, measure
@@ -55,8 +54,7 @@ def bench(
     ):
         found = loop.run(measure(Path(place), wanted, shown.update))
     if as_json:
-        document = {each.what: {"value": each.value, "unit": each.unit} for each in found}
-        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        say_json({each.what: {"value": each.value, "unit": each.unit} for each in found})
     else:
         Console().print(_table(found), highlight=False)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.commands.output import say, say_json
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.host.disk import PosixDisk
@@ -57,7 +55,7 @@ def check(
     with BytesProgress(Console(stderr=True)) as shown:
         checked = loop.run(_checked(setup, shown.told, repairs=repair, copy_to=copy_to))
     if as_json:
-        sys.stdout.write(msgspec.json.encode(_document(checked)).decode() + "\n")
+        say_json(_document(checked))
     else:
         _print(checked)
     raise typer.Exit(0 if checked.report.is_clean else 1)
@@ -103,70 +101,57 @@ def _document(checked: Checked) -> dict[str, object]:
 
 
 def _print(checked: Checked) -> None:
-    console = Console()
     report = checked.report
     if checked.before is not None:
-        _print_findings(console, checked.before)
+        _print_findings(checked.before)
     if checked.repaired is not None:
-        _print_repair(console, checked.repaired)
+        _print_repair(checked.repaired)
     shards = Table("shard", "segments", "records", "bytes", "index rows", "findings", box=None)
     for shard in report.shards:
         numbers = (shard.segments, shard.records, shard.size_bytes, shard.index_rows)
         found = len(shard.findings) + shard.left_out
         shards.add_row(shard.name, *map(str, numbers), str(found))
-    console.print(shards, highlight=False)
+    Console().print(shards, highlight=False)
     for shard in report.shards:
         if shard.torn_bytes:
-            console.print(
+            say(
                 f"{shard.name} ends in {shard.torn_bytes} bytes of an unfinished append, which the"
-                " next start cuts off; nobody was told that they were written",
-                highlight=False,
+                " next start cuts off; nobody was told that they were written"
             )
     if report.is_clean:
-        console.print("[green]everything verifies[/]")
+        say("", "everything verifies", "green")
         return
-    _print_findings(console, report)
+    _print_findings(report)
     if checked.repaired is None:
-        console.print(
+        say(
             "`binlogd check --repair` makes an index again. A damaged log needs `--repair --copy-to"
             " DIR`; better, if there is one: restore the file from a copy of the disk, or start"
-            " again from a new full copy of the data.",
-            highlight=False,
+            " again from a new full copy of the data."
         )
 
 
-def _print_findings(console: Console, report: CheckReport) -> None:
+def _print_findings(report: CheckReport) -> None:
     findings = report.findings
     for finding in findings[:_SHOWN_MAX]:
-        text = f"[red]{finding.kind}[/] {escape(str(finding))}"
-        console.print(text, highlight=False, soft_wrap=True)
+        say(str(finding), finding.kind, "red")
     if len(findings) > _SHOWN_MAX:
-        console.print(f"… and {len(findings) - _SHOWN_MAX} more: --json lists them")
+        say(f"… and {len(findings) - _SHOWN_MAX} more: --json lists them")
 
 
-def _print_repair(console: Console, repaired: Repaired) -> None:
+def _print_repair(repaired: Repaired) -> None:
     for path in repaired.copies:
-        console.print(f"copied, then written anew: {path}", highlight=False, soft_wrap=True)
+        say(f"copied, then written anew: {path}")
     for path in repaired.emptied:
-        console.print(f"was missing, now empty: {path}", highlight=False, soft_wrap=True)
+        say(f"was missing, now empty: {path}")
     if repaired.copies or repaired.emptied:
-        console.print(
+        say(
             "What was unreadable is lost. A Drainer stops at a transaction whose rows were in it,"
             " and goes on with pump.skip-orphan-commits; of one whose commit was in it, the fate is"
-            " asked for. To lose nothing, start again from a new full copy of the data.",
-            highlight=False,
+            " asked for. To lose nothing, start again from a new full copy of the data."
         )
     for path in repaired.indexes:
-        console.print(f"made again: {path}", highlight=False, soft_wrap=True)
+        say(f"made again: {path}")
     for name in repaired.refused:
-        console.print(
-            f"[yellow]left alone:[/] {name}, its log is damaged; name a place for a copy by"
-            " --copy-to",
-            highlight=False,
-        )
+        say(f"{name}, its log is damaged; name a place for a copy by --copy-to", "left alone:")
     for path in repaired.in_the_way:
-        console.print(
-            f"[yellow]left alone,[/] with all of its shard: {escape(path)}; move that file away",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"with all of its shard: {path}; move that file away", "left alone,")

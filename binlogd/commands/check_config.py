@@ -11,7 +11,6 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from binlogd.commands.options import (
     AddrOption,
@@ -20,6 +19,7 @@ from binlogd.commands.options import (
     JsonOption,
     load_settings,
 )
+from binlogd.commands.output import say
 from binlogd.commands.status_screen import upstream_text
 from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host import loop
@@ -69,11 +69,6 @@ def check_config(
         told = asked.document() if asked is not None else {}
         sys.stdout.write(json.dumps(_document(found) | told) + "\n")
         raise typer.Exit(_code(asked))
-    console = Console()
-
-    def say(text: str, style: str = "") -> None:
-        console.print(Text(text, style), soft_wrap=True)
-
     say(f"{config_file or 'The built-in defaults'} {'is' if config_file else 'are'} valid.")
     say(_what_it_does(setup))
     say(_who_may_act(found.config.security))
@@ -81,7 +76,7 @@ def check_config(
         cluster = asked.cluster_id or "not known yet"
         say(f"cluster {cluster}; upstream {upstream_text(asked.upstream)}")
     for text in _warnings(setup, asked):
-        say(f"warning: {text}", "yellow")
+        say(text, "warning:")
     for key, reason in without_effect(found.config, Config()):
         say(f"{key}: without effect: {reason}")
     table = Table(box=None)
@@ -92,7 +87,7 @@ def check_config(
             text = json.dumps(shown(key, value), ensure_ascii=False)
             table.add_row(key, text, found.origins.get(key, _DEFAULT))
     if table.row_count:
-        console.print(table, highlight=False, markup=False, soft_wrap=True)
+        Console().print(table, highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(_code(asked))
 
 

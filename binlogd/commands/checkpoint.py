@@ -7,9 +7,9 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.commands.output import say
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.tools import checkpoint as tool
@@ -41,10 +41,7 @@ def checkpoint(
         raise ConfigError(f"--set {commit_ts}: expected a commit_ts, 0 or more")
     before, after = loop.run(tool.set_to(setup, Tso(commit_ts)))
     if not as_json:
-        Console().print(
-            f"set from commit_ts {before.checkpoint.commit_ts} to {after.checkpoint.commit_ts}",
-            highlight=False,
-        )
+        say(f"set from commit_ts {before.checkpoint.commit_ts} to {after.checkpoint.commit_ts}")
     _show(after, as_json=as_json)
 
 
@@ -62,7 +59,6 @@ def _show(stored: tool.StoredCheckpoint, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
         return
-    console = Console()
     for name, value in document.items():
         if name == "lanes":
             shown = ", ".join(
@@ -71,4 +67,4 @@ def _show(stored: tool.StoredCheckpoint, *, as_json: bool) -> None:
             )
         else:
             shown = "none" if value is None else str(value)
-        console.print(f"{name:>15}  {shown}", highlight=False, soft_wrap=True)
+        say(f"{name:>15}  {shown}")

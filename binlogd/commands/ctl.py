@@ -16,18 +16,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from binlogd import __version__, offline_commands
 from binlogd.commands.as_binlogctl import LogLines
 from binlogd.commands.nodes import show_nodes
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
+from binlogd.commands.output import say, warn
 from binlogd.commands.running import get_json, get_status, put
 from binlogd.commands.savepoint import save
 from binlogd.errors import ConfigError
@@ -134,7 +133,7 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
         binlogd ctl pumps --pd-urls http://10.0.0.1:2379
     """
     if shows_version:
-        Console().print(f"binlogd {__version__}", highlight=False)
+        say(f"binlogd {__version__}")
         return
     manner: _Manner = _Tables(as_json=as_json) if word or as_json else LogLines()
     word = word or cmd or "pumps"
@@ -168,34 +167,6 @@ def _change(setup: Setup, word: str, node_id: str, state: str, manner: _Manner) 
         _ask(setup, node_id, _ACTIONS[action], kind or (), manner)
 
 
-class _Manner(Protocol):
-    """How answers are written."""
-
-    def listed(self, found: Sequence[NodeStatus]) -> None:
-        """Entries of the registry."""
-        ...
-
-    def marked(self, found: Sequence[NodeStatus]) -> None:
-        """Entries as they are now."""
-        ...
-
-    def acted(self, node_id: str, action: str, answer: Mapping[str, Any], *, is_done: bool) -> None:
-        """What a node said to what it was asked to do."""
-        ...
-
-    def saved(self, ts: Tso, path: Path) -> None:
-        """Where a new Drainer is to begin."""
-        ...
-
-    def encrypted(self, hidden: str) -> None:
-        """For `encrypted_password`."""
-        ...
-
-    def failures(self, word: str) -> AbstractContextManager[None]:
-        """Round what may fail."""
-        ...
-
-
 class _Tables:
     """As the other commands of binlogd."""
 
@@ -224,7 +195,11 @@ class _Tables:
         if self._as_json:
             sys.stdout.write(json.dumps(document) + "\n")
         else:
-            Console().print(escape(text), highlight=False, soft_wrap=True)
+            say(text)
+
+
+_Manner = _Tables | LogLines
+"""How answers are written."""
 
 
 def _list(setup: Setup, kind: str, manner: _Manner, *, shows_offline: bool) -> None:
@@ -314,9 +289,8 @@ def _at(setup: Setup, host: str) -> Setup:
 
 def _encrypt(text: str, manner: _Manner) -> None:
     key = os.environ.get(passwords.KEY_VARIABLE, "")
-    errors = Console(stderr=True)
     if text:
-        errors.print("[yellow]others on this machine may see --text; use standard input[/]")
+        warn("others on this machine may see --text; use standard input")
     else:
         is_asked = sys.stdin.isatty()
         text = typer.prompt("password", hide_input=True) if is_asked else sys.stdin.readline()
@@ -324,9 +298,8 @@ def _encrypt(text: str, manner: _Manner) -> None:
     if not text:
         raise ConfigError("need to specify the text to be encrypt")
     if passwords.is_key_of_all(key):
-        errors.print(
-            f"[yellow]the key is the one that everybody knows; set {passwords.KEY_VARIABLE} to"
-            " 32 bytes as hexadecimal digits, here and where binlogd runs[/]",
-            soft_wrap=True,
+        warn(
+            f"the key is the one that everybody knows; set {passwords.KEY_VARIABLE} to 32 bytes as"
+            " hexadecimal digits, here and where binlogd runs"
         )
     manner.encrypted(passwords.encrypt(text, key, os.getrandom))

@@ -12,12 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
-from binlogd.commands.console import ReadingProgress, is_coloured
+from binlogd.commands.console import ReadingProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
+from binlogd.commands.output import say, say_json
 from binlogd.commands.reading import (
     FromOption,
     HistoryOption,
@@ -29,6 +29,7 @@ from binlogd.commands.reading import (
     history_of,
     quiet_on_broken_pipe,
     window_of,
+    writer_of,
 )
 from binlogd.commands.running import get_status
 from binlogd.drainer.filtering.filter import TableFilter
@@ -39,7 +40,7 @@ from binlogd.tools.chosen import Met, chosen, table_patterns
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import Source, find_sources, transactions
 from binlogd.tools.records import RecordLine, records
-from binlogd.tools.shown import VALUE_CHARS_MAX, JsonWriter, TextWriter
+from binlogd.tools.shown import JsonWriter, TextWriter
 from binlogd.tools.transaction import CommitWindow, Meter
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
@@ -92,7 +93,7 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     setup = load_setup(config_file, data_dir)
     history = history_of(setup, schema_history)
     asked = _Asked(paths or [setup.data_dir], history, wanted, limit, heads=heads)
-    writer = _writer(full=full, as_json=as_json)
+    writer = writer_of(full=full, as_json=as_json)
     if follow:
         if raw_records or stop:
             raise ConfigError("--follow has no end: leave --records and --to out")
@@ -129,13 +130,6 @@ class _Printed:
 
     transactions: int = 0
     unreadable: int = 0
-
-
-def _writer(*, full: bool, as_json: bool) -> JsonWriter | TextWriter:
-    if as_json:
-        return JsonWriter(sys.stdout.write)
-    chars_max = None if full else VALUE_CHARS_MAX
-    return TextWriter(sys.stdout.write, is_coloured=is_coloured(), value_chars_max=chars_max)
 
 
 def _printed(
@@ -177,7 +171,7 @@ async def _followed(
         is_pump = any(source.shards for source in sources)
         upto = vouched() if is_pump else MAX_TS
         if upto is None and not was_away:
-            said.print("no binlogd answers; what commits is shown when it does", highlight=False)
+            say("no binlogd answers; what commits is shown when it does", console=said)
         was_away = upto is None
         if after is None and upto is not None:
             after = upto if is_pump else _newest(sources)
@@ -218,9 +212,7 @@ def _dump_records(
 ) -> None:
     for line in islice(_records(sources, window, progress.meter), limit):
         if as_json:
-            document = line._asdict() | {"path": str(line.place.path), "offset": line.place.offset}
-            del document["place"]
-            sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+            say_json(line.document())
         else:
             sys.stdout.write(
                 f"{line.place.path}:{line.place.offset} {line.size_bytes} bytes {line.kind}"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import replace
 from typing import get_args
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from binlogd import exporting
 from binlogd.commands import export_options as options
@@ -25,6 +22,7 @@ from binlogd.commands.options import (
     JsonOption,
     load_setup,
 )
+from binlogd.commands.output import say, say_json
 from binlogd.commands.running import get_status
 from binlogd.errors import ConfigError, NotRunning, Refused
 from binlogd.exporting import ExportRequest
@@ -132,15 +130,10 @@ def made(
     make = exporting.submitted if is_submitted else exporting.export
     with ExportProgress(Console(stderr=True)) as shown:
         result = make(setup, request, shown.advance)
-    show(result, f"{result.rows} {what}", as_json=as_json)
-
-
-def show(result: ExportResult, rows: str, *, as_json: bool) -> None:
-    """What was published, for people or scripts."""
     if as_json:
-        sys.stdout.write(msgspec.json.encode(result, enc_hook=str).decode() + "\n")
+        say_json(result)
     else:
-        _say(result, rows)
+        _say_published(result, f"{result.rows} {what}")
 
 
 def _layout(text: str) -> Layout:
@@ -151,29 +144,24 @@ def _layout(text: str) -> Layout:
     raise ConfigError(f"--layout {text}: there is {', '.join(get_args(Layout))}")
 
 
-def _say(result: ExportResult, rows: str) -> None:
-    console = Console()
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
-
+def _say_published(result: ExportResult, rows: str) -> None:
     there = "" if result.is_new else " (it was there already)"
     say(
-        f"{escape(result.stored or str(result.path))}: {result.tables} tables, {rows},"
+        f"{result.stored or result.path}: {result.tables} tables, {rows},"
         f" {result.size_bytes / 1e6:.1f} MB as of commit_ts {result.commit_ts}{there}"
     )
     built_on = f"built on {result.base.directory}" if result.base.directory else "built on no base"
     if result.is_new:
-        say(escape(f"{built_on}: {result.base.why}"))
+        say(f"{built_on}: {result.base.why}")
     if result.registered:
         fresh = sum(each.is_new for each in result.registered)
         say(f"{len(result.registered)} tables of the lake, {fresh} of them with a new version")
     for path in result.removed:
-        say(f"removed {escape(str(path))}")
+        say(f"removed {path}")
     for table in result.left_out:
-        say(f"[yellow]left out[/] {escape(str(table))}")
+        say(str(table), "left out")
     for doubt in result.in_doubt:
-        say(f"[yellow]in doubt[/] {escape(str(doubt))}")
+        say(str(doubt), "in doubt")
 
 
 async def waited(setup: Setup, wanted_ts: Tso, limit_s: float) -> Tso:

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.commands.output import say
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.bases import Bases
@@ -53,11 +55,11 @@ def base(
     if as_json:
         typer.echo(json.dumps({hold.name: hold.ts for hold in holds}))
     elif not holds:
-        Console().print(f"no export base is declared in {setup.data_dir}", highlight=False)
+        say(f"no export base is declared in {setup.data_dir}")
     else:
         table = Table("base", "keeps what is behind", box=None)
         for hold in holds:
-            table.add_row(hold.name, str(hold.ts))
+            table.add_row(escape(hold.name), str(hold.ts))
         Console().print(table)
 
 

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from binlogd.commands.export import made, resolved_ts, waited
+from binlogd.commands.export_options import SchemaHistory, Types
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -48,13 +49,8 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
     addr: AddrOption = None,
-    schema_history: Annotated[
-        str | None, typer.Option("--schema-history", help="File or URL; overrides the configured.")
-    ] = None,
-    types: Annotated[
-        list[str],
-        typer.Option("--type", help="How a type comes out: tinyint1=boolean. May be repeated."),
-    ] = [],  # noqa: B006 - typer copies it
+    schema_history: SchemaHistory = None,
+    types: Types = [],  # noqa: B006 - typer copies it
     as_json: JsonOption = False,
 ) -> None:
     """Export the rows that changed between two commit_ts, from the log.

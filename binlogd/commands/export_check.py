@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from binlogd.commands.console import BytesProgress
+from binlogd.commands.output import say, say_json
 from binlogd.commands.replay import server_of
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.extras import importing
@@ -45,13 +44,11 @@ def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: 
     wrong = sum(1 for each in found if each.reason)
     if as_json:
         for each in found:
-            _line(each)
+            say_json(each)
     else:
         _show([(f"{each.database}.{each.table}", each.rows, each.reason, ()) for each in found])
         unread = "" if all(each.is_read for each in found) else "; rows were not read back"
-        Console().print(
-            f"{len(found) - wrong} of {len(found)} tables are whole{unread}", highlight=False
-        )
+        say(f"{len(found) - wrong} of {len(found)} tables are whole{unread}")
     if not wrong and server is not None:
         wrong = _compare(snapshot, manifest, server, as_of, as_json=as_json)
     if wrong:
@@ -72,7 +69,7 @@ def _compare(
     found = loop.run(all_of_them())
     if as_json:
         for each in found:
-            _line(each)
+            say_json(each)
     else:
         _show(
             [
@@ -82,19 +79,11 @@ def _compare(
         )
         for verdict in found:
             for said in verdict.differences:
-                place = f"{verdict.database}.{verdict.table}"
-                Console().print(escape(f"{place}: {said}"), highlight=False, soft_wrap=True)
+                say(f"{verdict.database}.{verdict.table}: {said}")
         when = f"as of commit_ts {at_ts}" if at_ts else "as it is now"
         equal = sum(1 for each in found if not each.reason)
-        Console().print(
-            f"{equal} of {len(found)} tables are equal to those of {server}, {when}",
-            highlight=False,
-        )
+        say(f"{equal} of {len(found)} tables are equal to those of {server}, {when}")
     return sum(1 for each in found if each.reason)
-
-
-def _line(each: object) -> None:
-    sys.stdout.write(msgspec.json.encode(each).decode() + "\n")
 
 
 def _show(rows: list[tuple[str, int, str, tuple[str, ...]]]) -> None:
@@ -110,9 +99,8 @@ def _show(rows: list[tuple[str, int, str, tuple[str, ...]]]) -> None:
 def say_plan(estimate: Estimate, *, as_json: bool) -> None:
     """`--dry-run`."""
     if as_json:
-        _line(estimate)
+        say_json(estimate)
         return
-    console = Console()
     shown = Table(show_header=False, box=None, pad_edge=False)
     for name, value in (
         ("as of", f"{estimate.as_of} ({estimate.time})" if estimate.as_of else estimate.time),
@@ -124,5 +112,5 @@ def say_plan(estimate: Estimate, *, as_json: bool) -> None:
         ("free disk", f"{estimate.free_bytes / 1e9:.1f} GB"),
     ):
         shown.add_row(f"[dim]{name}[/]", escape(value))
-    console.print(shown, highlight=False)
-    console.print("nothing was exported: this was a dry run", highlight=False)
+    Console().print(shown, highlight=False)
+    say("nothing was exported: this was a dry run")

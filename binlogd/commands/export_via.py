@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +19,7 @@ from rich.table import Table
 from binlogd.commands.console import ExportProgress
 from binlogd.commands.manner import SUBMITTED
 from binlogd.commands.options import load_asking
+from binlogd.commands.output import say, say_json
 from binlogd.commands.running import asked
 from binlogd.errors import ConfigError, GaveUp, NotRunning, Refused
 from binlogd.host import loop
@@ -29,12 +30,7 @@ from binlogd.snapshot.process.launcher import Progress, Stage
 POLL_S = 0.2
 CANCEL_S = 30.0
 """How long it may take until a cancelled export has tidied up."""
-_STAGES: dict[str, Stage] = {
-    "transactions": "transactions",
-    "rows": "rows",
-    "publishing": "publishing",
-    "uploading": "uploading",
-}
+_STAGES: dict[str, Stage] = {stage: stage for stage in get_args(Stage)}
 _VIA_WORDS = ("via", "as_of", "file_format", "base", "config_file", "data_dir", "as_json")
 _VIA_WHY = (
     "not with --via, where the binlogd over there says where snapshots go and how ([export] in its"
@@ -102,17 +98,17 @@ def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:
     if job.state != "done":
         _raise(job)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(job).decode() + "\n")
+        say_json(job)
         return
     there = "" if job.is_new else " (it was there already)"
     built_on = job.built_on or "no base"
-    _say(
-        f"{escape(job.path)} (over there): {job.tables} tables, {job.rows} rows,"
+    say(
+        f"{job.path} (over there): {job.tables} tables, {job.rows} rows,"
         f" {job.size_bytes / 1e6:.1f} MB as of commit_ts {job.commit_ts}{there}, built on"
-        f" {escape(built_on)}, in {job.seconds:.1f} s"
+        f" {built_on}, in {job.seconds:.1f} s"
     )
     for table in job.left_out:
-        _say(f"[yellow]left out[/] {escape(table)}")
+        say(table, "left out")
 
 
 def show_exports(setup: Setup, *, as_json: bool) -> None:
@@ -123,7 +119,7 @@ def show_exports(setup: Setup, *, as_json: bool) -> None:
         sys.stdout.write(body.decode())
         return
     if not jobs:
-        _say("nobody has asked for an export since it was started")
+        say("nobody has asked for an export since it was started")
         return
     shown = Table("id", "state", "as of", "format", "tables", "rows", "MB", "took", "", box=None)
     for each in jobs:
@@ -211,7 +207,3 @@ def _decoded(status: int, body: bytes, kind: Any) -> Any:
     if status == _NOT_FOUND:
         raise ExportEnded("it forgot the export: it was started anew meanwhile; ask once more")
     raise (ConfigError if status == _BAD_REQUEST else Refused)(told)
-
-
-def _say(text: str) -> None:
-    Console().print(text, highlight=False, soft_wrap=True)

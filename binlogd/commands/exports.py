@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +12,7 @@ from rich.table import Table
 
 from binlogd.commands.export_via import setup_for, show_exports
 from binlogd.commands.options import ConfigOption, JsonOption
+from binlogd.commands.output import say, say_json
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.snapshot.exports import Exported, listing
@@ -50,22 +49,19 @@ def exports(
     else:
         raise ConfigError(f"{out} is no directory; name the one of `binlogd export --out`")
     if as_json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        say_json(found)
         return
-    console = Console()
     if not found.exports:
-        console.print(f"{out}: nothing was exported there yet", highlight=False, soft_wrap=True)
+        say(f"{out}: nothing was exported there yet")
     else:
         shown = Table("", "export", "as of", "format", "tables", "rows", "MB", "took", box=None)
         for each in found.exports:
             shown.add_row(*_row(each))
-        console.print(shown, highlight=False)
+        Console().print(shown, highlight=False)
     if found.unfinished:
-        console.print(
-            f"[yellow]{found.unfinished} unfinished[/]: at work, or killed; `binlogd export"
-            " --resume` goes on with one",
-            highlight=False,
-            soft_wrap=True,
+        say(
+            "at work, or killed; `binlogd export --resume` goes on with one",
+            f"{found.unfinished} unfinished:",
         )
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from binlogd.commands.output import say
 from binlogd.telemetry.logs import set_up_log_of_command
 
 KEEP_A_LOG = frozenset({"serve", "pipeline"})
@@ -61,8 +61,7 @@ def with_manners(name: str, function: Callable[..., None]) -> Callable[..., None
         try:
             function(*given, **options)
         except KeyboardInterrupt:
-            said = f"cancelled: {_LEFT.get(name, _READS)}"
-            Console(stderr=True).print(escape(said), highlight=False, soft_wrap=True)
+            say(f"cancelled: {_LEFT.get(name, _READS)}", console=Console(stderr=True))
             raise typer.Exit(INTERRUPTED_EXIT) from None
 
     signature = inspect.signature(function, eval_str=True)

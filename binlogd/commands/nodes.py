@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from binlogd import offline_commands
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.commands.output import say_json
 from binlogd.errors import ConfigError
 from binlogd.node.membership import mark as mark_node
 from binlogd.ports import NodeStatus, Registry
@@ -62,10 +62,9 @@ def nodes(
 def show_nodes(found: Sequence[NodeStatus], *, as_json: bool) -> None:
     """Entries of the registry, as a table or for machines."""
     if as_json:
-        kinds = {
-            kind: [entry(each) for each in found if each.kind == kind] for kind in (PUMP, DRAINER)
-        }
-        sys.stdout.write(msgspec.json.encode(kinds).decode() + "\n")
+        say_json(
+            {kind: [entry(each) for each in found if each.kind == kind] for kind in (PUMP, DRAINER)}
+        )
         return
     names = ("kind", "node id", "address", "state", "alive", "up to", "last heard of")
     whole = {"node id", "address"}  # to be pasted
@@ -76,5 +75,6 @@ def show_nodes(found: Sequence[NodeStatus], *, as_json: bool) -> None:
         alive = {True: "yes", False: "no", None: "?"}[each.is_alive]
         position = str(each.max_commit_ts)
         kind = each.kind.removesuffix("s")
-        shown.add_row(kind, each.node_id, each.host, each.state, alive, position, heard)
+        named = map(escape, (each.node_id, each.host, each.state))
+        shown.add_row(kind, *named, alive, position, heard)
     Console().print(shown if found else "nobody is registered", highlight=False)

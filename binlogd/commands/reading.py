@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from binlogd.commands.console import ReadingProgress, is_coloured
+from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import ConfigError
 from binlogd.settings.moment import first_ts, last_ts
 from binlogd.settings.setup import Setup
-from binlogd.tools.transaction import CommitWindow
+from binlogd.tools.chosen import chosen
+from binlogd.tools.shown import VALUE_CHARS_MAX, JsonWriter, TextWriter
+from binlogd.tools.transaction import CommitWindow, Transaction
 from binlogd.tso import MAX_TS, NO_TS
 
 PathsArgument = Annotated[
@@ -60,6 +64,25 @@ def history_of(setup: Setup, given: Path | None) -> Path | None:
     there: the tables of a running node are known from what it keeps."""
     named = setup.history_file
     return given or (named if named is not None and named.is_file() else None)
+
+
+def writer_of(*, as_json: bool, full: bool = False) -> JsonWriter | TextWriter:
+    """What shows transactions on the standard output; `full`: long values whole."""
+    if as_json:
+        return JsonWriter(sys.stdout.write)
+    chars_max = None if full else VALUE_CHARS_MAX
+    return TextWriter(sys.stdout.write, is_coloured=is_coloured(), value_chars_max=chars_max)
+
+
+def show_chosen(
+    found: Iterable[Transaction], wanted: TableFilter, shown: ReadingProgress, *, as_json: bool
+) -> None:
+    """The transactions that a filter wants, with their rows."""
+    writer = writer_of(as_json=as_json)
+    for transaction, rows in chosen(found, wanted):
+        writer.transaction(transaction, rows)
+        shown.advance()
+    sys.stdout.flush()
 
 
 @contextmanager

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,24 +11,24 @@ import msgspec
 import typer
 from rich.console import Console
 
-from binlogd.commands.console import ReadingProgress, is_coloured
+from binlogd.commands.console import ReadingProgress
+from binlogd.commands.output import say, say_json, warn
 from binlogd.commands.reading import (
     FromOption,
     JsonLinesOption,
     ToOption,
     quiet_on_broken_pipe,
+    show_chosen,
     window_of,
 )
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.tools.chosen import chosen, table_patterns
+from binlogd.tools.chosen import table_patterns
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, only_named
 from binlogd.tools.replay import replay as replay_into
-from binlogd.tools.shown import JsonWriter, TextWriter
-from binlogd.tools.transaction import Transaction
 from binlogd.tso import Tso
 
 
@@ -89,7 +87,7 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = transactions(sources, window, meter=shown.meter)
         if into is None:
-            _print(found, wanted, shown, as_json=as_json)
+            show_chosen(found, wanted, shown, as_json=as_json)
             return
         done = loop.run(
             replay_into(
@@ -103,38 +101,19 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     _say(done, as_json=as_json)
 
 
-def _print(
-    found: Iterator[Transaction],
-    wanted: TableFilter,
-    shown: ReadingProgress,
-    *,
-    as_json: bool,
-) -> None:
-    write = sys.stdout.write
-    writer = JsonWriter(write) if as_json else TextWriter(write, is_coloured=is_coloured())
-    for transaction, rows in chosen(found, wanted):
-        writer.transaction(transaction, rows)
-        shown.advance()
-    sys.stdout.flush()
-
-
 def _say(done: Replayed, *, as_json: bool) -> None:
     counters = done.counters
     if as_json:
-        document = {"commit_ts": done.to_ts, **msgspec.to_builtins(counters)}
-        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        say_json({"commit_ts": done.to_ts, **msgspec.to_builtins(counters)})
         return
-    console = Console()
-    console.print(
+    say(
         f"applied up to commit_ts {done.to_ts}: {counters.transactions} transactions,"
-        f" {counters.rows} rows, {counters.ddls} DDL",
-        highlight=False,
+        f" {counters.rows} rows, {counters.ddls} DDL"
     )
     if counters.rows_missing:
-        console.print(
-            f"[yellow]{counters.rows_missing} updates or deletes found no row:[/] the target was"
-            " not what the files begin with",
-            highlight=False,
+        say(
+            "the target was not what the files begin with",
+            f"{counters.rows_missing} updates or deletes found no row:",
         )
 
 
@@ -148,10 +127,9 @@ def server_of(url: str, time_zone: str, option: str = "--into") -> MySqlServer:
     if parts.scheme not in ("mysql", "mariadb", "tidb") or not parts.hostname or not port:
         raise ConfigError(f"{option}: expected mysql://user:password@host:port")
     if parts.password:
-        Console(stderr=True).print(
-            f"[yellow]others on this machine may see the password in {option}; leave it out there,"
-            " and set MYSQL_PSWD[/]",
-            soft_wrap=True,
+        warn(
+            f"others on this machine may see the password in {option}; leave it out there, and set"
+            " MYSQL_PSWD"
         )
     password = os.environ.get("MYSQL_PSWD", "")
     if parts.password is not None:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
 from binlogd import app
-from binlogd.commands.console import ReadingProgress, is_coloured
+from binlogd.commands.console import ReadingProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
-from binlogd.commands.reading import quiet_on_broken_pipe
+from binlogd.commands.output import say, say_json
+from binlogd.commands.reading import quiet_on_broken_pipe, show_chosen
 from binlogd.errors import ConfigError
 from binlogd.node.assembly import table_filter
 from binlogd.settings.moment import last_ts
 from binlogd.settings.setup import Setup
-from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.restoring import decided_skips
-from binlogd.tools.shown import JsonWriter, TextWriter
 from binlogd.tools.transaction import CommitWindow
 from binlogd.tso import MAX_TS, Tso
 
@@ -60,23 +57,20 @@ def restore(
         return
     done = app.restore(setup, end)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
+        say_json(done)
         return
-    console = Console()
     if done.was_consistent:
-        console.print(f"nothing to do: consistent at commit_ts {done.to_ts}", highlight=False)
+        say(f"nothing to do: consistent at commit_ts {done.to_ts}")
         return
-    console.print(
+    say(
         f"restored from commit_ts {done.from_ts} to {done.to_ts}: {done.transactions}"
-        f" transactions, {done.rows} rows; the checkpoint is consistent",
-        highlight=False,
+        f" transactions, {done.rows} rows; the checkpoint is consistent"
     )
     if done.values_in_doubt:
-        console.print(
+        say(
             f"{done.values_in_doubt} times values of columns, or rows, are in doubt; see"
             " values_of_a_coming_column_in_doubt, rows_of_a_partition_in_doubt and"
-            " values_cut_by_a_ddl in the log",
-            highlight=False,
+            " values_cut_by_a_ddl in the log"
         )
 
 
@@ -86,22 +80,17 @@ def _print_plan(setup: Setup, end: Tso | None, *, as_json: bool) -> None:
     checkpoint = app.stored_checkpoint(setup)
     if checkpoint is None:
         raise ConfigError("the downstream has no checkpoint, so nobody knows from where to restore")
-    said = Console(stderr=True)
+    errors = Console(stderr=True)
     if checkpoint.consistent and end is None:
-        said.print(f"nothing to do: consistent at commit_ts {checkpoint.commit_ts}")
+        say(f"nothing to do: consistent at commit_ts {checkpoint.commit_ts}", console=errors)
         return
     window = CommitWindow(Tso(checkpoint.commit_ts + 1), MAX_TS if end is None else end)
-    write = sys.stdout.write
-    writer = JsonWriter(write) if as_json else TextWriter(write, is_coloured=is_coloured())
     wanted = table_filter(setup.config.syncer, asyncio.run(decided_skips(setup)))
-    with quiet_on_broken_pipe(), ReadingProgress(said) as shown:
+    with quiet_on_broken_pipe(), ReadingProgress(errors) as shown:
         found = transactions(find_sources([setup.relay_dir]), window, meter=shown.meter)
-        for transaction, rows in chosen(found, wanted):
-            writer.transaction(transaction, rows)
-            shown.advance()
-        sys.stdout.flush()
-    said.print(
+        show_chosen(found, wanted, shown, as_json=as_json)
+    say(
         f"{shown.count} transactions after the checkpoint {checkpoint.commit_ts}; nothing was"
         " changed. Of these, the downstream may have some already: they are not applied twice",
-        highlight=False,
+        console=errors,
     )

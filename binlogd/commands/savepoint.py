@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from rich.console import Console
-
 from binlogd import offline_commands
+from binlogd.commands.output import warn
 from binlogd.errors import ConfigError
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso, physical_ms
@@ -48,7 +47,7 @@ def _lines(ts: Tso, time_zone: str) -> list[str]:
         try:
             there = now.astimezone(ZoneInfo(time_zone))
         except (ZoneInfoNotFoundError, ValueError):
-            Console(stderr=True).print(f"[yellow]time zone {time_zone} is not known: left out[/]")
+            warn(f"time zone {time_zone} is not known: left out")
         else:
             lines += [f"# {each.strftime(_TIME)}" for each in (now, there)]
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -20,12 +20,11 @@ from binlogd.commands.options import (
     JsonOption,
     load_asking,
 )
+from binlogd.commands.output import say_json, say_reply
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning
 from binlogd.settings.moment import wall_clock_ms
 from binlogd.tso import Tso
-
-_DONE = 200
 
 
 def skip(
@@ -62,19 +61,14 @@ def skip(
         answer = put(setup, f"/skips/{commit_ts}?reason={quote(reason)}")
     except NotRunning:
         offline_commands.skip(setup, Tso(commit_ts), reason)
-        answer = {"message": f"commit_ts {commit_ts} is passed over from the next start on"}
-        answer["code"] = _DONE
-    if as_json:
-        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
-    else:
-        Console().print(escape(str(answer["message"])), highlight=False, soft_wrap=True)
-    if answer["code"] != _DONE:
-        raise typer.Exit(1)
+        said = f"commit_ts {commit_ts} is passed over from the next start on"
+        answer = {"message": said, "code": HTTPStatus.OK}
+    say_reply(answer, as_json=as_json)
 
 
 def _show(decided: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(msgspec.json.encode(decided).decode() + "\n")
+        say_json(decided)
         return
     shown = Table("commit_ts", "decided", "reason", box=None)
     for each in decided:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
 from binlogd.commands.options import JsonOption
+from binlogd.commands.output import say, say_json
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.snapshot.process.warmup import warm_up
@@ -39,12 +38,10 @@ def spark(
     with console.status("starting Spark once, at low priority"):
         archive = loop.run(warm_up(anew=anew))
     if as_json:
-        sys.stdout.write(msgspec.json.encode(archive, enc_hook=str).decode() + "\n")
+        say_json(archive)
         return
     verb = "made" if archive.is_new else "there already"
-    Console().print(
+    say(
         f"{archive.path}: {verb}, {archive.size_bytes / 1e6:.0f} MB, for PySpark {archive.pyspark}"
-        f" and {archive.java}",
-        highlight=False,
-        soft_wrap=True,
+        f" and {archive.java}"
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from rich.markup import escape
 from rich.status import Status as Spinner
 
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
+from binlogd.commands.output import say_reply
 from binlogd.commands.running import get_status, put
 from binlogd.errors import ConfigError, NotRunning, Unavailable
 from binlogd.host import loop
@@ -22,7 +22,6 @@ from binlogd.settings.setup import Setup
 from binlogd.status import Status
 
 _ACTIONS = ("pause", "close", "resume")
-_DONE = 200
 _POLL_S = 0.3
 _ENDED = {
     "pause": "the node has ended, as it was asked to; `binlogd serve` starts it again",
@@ -66,17 +65,12 @@ def state(
     if not node_id:
         raise ConfigError("there is no drainer in this node: it has not that role")
     answer = put(setup, f"/state/{node_id}/{action}")
-    if answer["code"] == _DONE and wait:
+    if answer["code"] == HTTPStatus.OK and wait:
         # SQLite has this file as long as the node has its database open
         wal = setup.data_dir / f"{STORE_FILE}-wal"
         is_open = wal.exists if config_file and not addr else bool
         answer["message"] = loop.run(wait_for(setup, action, is_open, drainer=drainer, wait_s=wait))
-    if as_json:
-        sys.stdout.write(json.dumps(answer) + "\n")
-    else:
-        Console().print(escape(str(answer["message"])), highlight=False, soft_wrap=True)
-    if answer["code"] != _DONE:
-        raise typer.Exit(1)
+    say_reply(answer, as_json=as_json)
 
 
 async def wait_for(

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from binlogd.commands.output import say
 from binlogd.status import (
     OFF,
     DrainerStatus,
@@ -89,7 +90,7 @@ class StatusScreen:
         """How it stands now; without a status, why there is none."""
         with self._console.capture() as captured:
             if status is None:
-                self._console.print(f"[bold red]no answer:[/] {escape(reason)}", soft_wrap=True)
+                say(reason, "no answer:", "bold red", console=self._console)
             else:
                 print_status(status, self._console)
             self._console.print("[dim]Ctrl-C leaves[/]")
@@ -114,33 +115,33 @@ def print_status(status: Status, console: Console | None = None) -> None:
     if drainer.lanes:
         rows.append(("lanes", _lanes(drainer.lanes)))
     for name, value in rows:
-        overview.add_row(f"[dim]{name}[/]", value)
+        overview.add_row(f"[dim]{name}[/]", escape(value))
     console.print(overview, highlight=False)
     if status.close_waits_for:
         waits_for = status.close_waits_for
-        console.print(f"[yellow]closing:[/] {waits_for}", highlight=False, soft_wrap=True)
+        say(waits_for, "closing:", console=console)
     for who, trouble in _upstream_troubles(status.upstream):
-        console.print(f"[yellow]{who}:[/] {trouble}", highlight=False, soft_wrap=True)
+        say(trouble, f"{who}:", console=console)
     if status.blocked_by:
-        console.print(f"[yellow]waiting:[/] {status.blocked_by}", highlight=False)
+        say(status.blocked_by, "waiting:", console=console)
     _print_kept(console, status)
     for source in drainer.sources:
         if source.trouble or (source.name == drainer.blocking and source.silent_s > 10):
-            console.print(
-                f"[yellow]source {source.name}[/] ({source.state}): silent for"
-                f" {source.silent_s:.0f} s, everything waits for what it has"
-                f" {'(' + source.trouble + ')' if source.trouble else ''}",
-                highlight=False,
-                soft_wrap=True,
+            say(
+                f"({source.state}): silent for {source.silent_s:.0f} s, everything waits for what"
+                f" it has {'(' + source.trouble + ')' if source.trouble else ''}",
+                f"source {source.name}",
+                console=console,
             )
     if status.late_commits:
-        console.print(
-            f"[bold red]too late:[/] {status.late_commits} commits came below the watermark; is the"
-            " clock of upstream.tso ahead of the writers? They are in the log, and downstream only"
-            " if they came by another Pump:"
-            f" commit_ts {', '.join(str(each.commit_ts) for each in status.first_late)}",
-            highlight=False,
-            soft_wrap=True,
+        late = ", ".join(str(each.commit_ts) for each in status.first_late)
+        say(
+            f"{status.late_commits} commits came below the watermark; is the clock of upstream.tso"
+            " ahead of the writers? They are in the log, and downstream only if they came by"
+            f" another Pump: commit_ts {late}",
+            "too late:",
+            "bold red",
+            console=console,
         )
     _print_drainer(console, drainer)
     _print_shards(console, status.shards, drainer.sources)
@@ -168,7 +169,7 @@ def _print_sources(console: Console, sources: Sequence[SourceStatus]) -> None:
     shown = Table("pump", "state", "up to", "behind", "silent", "trouble", box=None)
     for source in sources:
         shown.add_row(
-            source.name,
+            escape(source.name),
             source.state,
             str(source.resolved_ts),
             "-" if source.lag_s is None else f"{source.lag_s:.3f} s",
@@ -181,14 +182,14 @@ def _print_sources(console: Console, sources: Sequence[SourceStatus]) -> None:
 def _print_kept(console: Console, status: Status) -> None:
     """Why no prewrite is taken, and who keeps binlogs that are old enough to go."""
     gc = status.gc
-    for label, text in (
-        ("[bold red]refusing writes:[/]", status.refuses_because),
-        ("[yellow]old binlogs are kept for:[/]", ", ".join(gc.held_by)),
-        ("[bold red]nothing is deleted:[/]", gc.failed),
-        ("[yellow]the registry does not answer:[/]", status.registry_error),
+    for text, label, style in (
+        (status.refuses_because, "refusing writes:", "bold red"),
+        (", ".join(gc.held_by), "old binlogs are kept for:", "yellow"),
+        (gc.failed, "nothing is deleted:", "bold red"),
+        (status.registry_error, "the registry does not answer:", "yellow"),
     ):
         if text:
-            console.print(label, escape(text), highlight=False, soft_wrap=True)
+            say(text, label, style, console=console)
 
 
 _SHARD_COLUMNS = ("name", "max_commit_ts", "open_prewrites", "queued", "chaser", "log_bytes")
@@ -200,24 +201,12 @@ def _print_drainer(console: Console, drainer: DrainerStatus) -> None:
     if ddl:
         stage = f", {ddl.stage}" if ddl.stage else ""
         done = f" {ddl.percent:.0f} %" if ddl.percent else ""
-        console.print(
-            f"[yellow]DDL at work[/] for {ddl.elapsed_s:.0f} s{stage}{done} (commit_ts"
-            f" {ddl.commit_ts}): {escape(ddl.statement)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        since = f"for {ddl.elapsed_s:.0f} s{stage}{done} (commit_ts {ddl.commit_ts})"
+        say(f"{since}: {ddl.statement}", "DDL at work", console=console)
     if not drainer.error:
         return
     if drainer.state == "retrying":
-        console.print(
-            f"[yellow]retrying[/] in {drainer.retry_in_s:.0f} s, {drainer.failed_in_a_row}"
-            f" failed in a row: {escape(drainer.error)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        when = f"in {drainer.retry_in_s:.0f} s, {drainer.failed_in_a_row} failed in a row"
+        say(f"{when}: {drainer.error}", "retrying", console=console)
     else:
-        console.print(
-            f"[bold red]{drainer.state}:[/] {escape(drainer.error)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(drainer.error, f"{drainer.state}:", "bold red", console=console)

@@ -6,24 +6,24 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
-from binlogd.commands.console import ReadingProgress, is_coloured
+from binlogd.commands.console import ReadingProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
+from binlogd.commands.output import say, say_json
 from binlogd.commands.reading import (
     HistoryOption,
     JsonLinesOption,
     history_of,
     quiet_on_broken_pipe,
+    writer_of,
 )
 from binlogd.settings.moment import wall_clock
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.lookup import find_transaction, records_of_transaction
 from binlogd.tools.reading import find_sources
 from binlogd.tools.records import RecordLine
-from binlogd.tools.shown import JsonWriter, TextWriter
 from binlogd.tso import Tso
 
 
@@ -52,29 +52,20 @@ def txn(
         found = find_transaction(sources, Tso(ts), jobs, shown.meter)
         lines = [] if found else records_of_transaction(sources, Tso(ts), shown.meter)
     if found is not None:
-        write = sys.stdout.write
-        if as_json:
-            JsonWriter(write).transaction(found, found.rows())
-        else:
-            TextWriter(write, is_coloured=is_coloured(), value_chars_max=None).transaction(
-                found, found.rows()
-            )
+        writer_of(as_json=as_json, full=True).transaction(found, found.rows())
         sys.stdout.flush()
         return
     for line in lines:
         _say(line, as_json=as_json)
     if not lines:
-        Console(stderr=True).print(
-            f"nothing in these files carries {ts} ({wall_clock(Tso(ts))})", highlight=False
-        )
+        missing = f"nothing in these files carries {ts} ({wall_clock(Tso(ts))})"
+        say(missing, console=Console(stderr=True))
         raise typer.Exit(1)
 
 
 def _say(line: RecordLine, *, as_json: bool) -> None:
     if as_json:
-        document = line._asdict() | {"path": str(line.place.path), "offset": line.place.offset}
-        del document["place"]
-        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        say_json(line.document())
         return
     sys.stdout.write(
         f"{line.kind} without a commit in these files: start_ts {line.start_ts}"

@@ -6,12 +6,12 @@ import sys
 from itertools import chain
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
 from binlogd.commands.console import ReadingProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
+from binlogd.commands.output import say, say_json
 from binlogd.commands.reading import (
     FromOption,
     HistoryOption,
@@ -84,12 +84,11 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
             sys.stdout.flush()
             return
     if as_json:
-        sys.stdout.write(msgspec.json.encode(counters).decode() + "\n")
+        say_json(counters)
         return
-    Console().print(
+    say(
         f"took back {counters.transactions} transactions, {counters.rows} rows;"
-        f" {counters.rows_missing} rows were not there any more",
-        highlight=False,
+        f" {counters.rows_missing} rows were not there any more"
     )
     if counters.rows_missing:
         raise typer.Exit(1)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +11,7 @@ from rich.table import Column, Table
 
 from binlogd.commands.console import VerifyProgress
 from binlogd.commands.options import ConfigOption, load_setup
+from binlogd.commands.output import say, say_json
 from binlogd.commands.replay import server_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import MySqlServer
@@ -82,7 +81,7 @@ def verify(
     differing = [each for each in verdicts if each.reason]
     if as_json:
         for each in verdicts:
-            sys.stdout.write(msgspec.json.encode(each).decode() + "\n")
+            say_json(each)
     else:
         _say(verdicts, at_ts)
     if differing:
@@ -117,15 +116,14 @@ async def _all(request: VerifyRequest, shown: VerifyProgress) -> list[TableVerdi
 
 
 def _say(verdicts: list[TableVerdict], at_ts: Tso) -> None:
-    console = Console()
     shown = Table("table", Column("rows", justify="right"), "", box=None)
     for each in verdicts:
         said = f"[bold red]{escape(each.reason)}[/]" if each.reason else "[green]equal[/]"
         shown.add_row(escape(f"{each.database}.{each.table}"), str(each.rows), said)
-    console.print(shown, highlight=False)
+    Console().print(shown, highlight=False)
     for each in verdicts:
         for example in each.examples:
-            console.print(f"{each.database}.{each.table} {example}", highlight=False, markup=False)
+            say(f"{each.database}.{each.table} {example}")
     when = f"as of commit_ts {at_ts}" if at_ts else "as it is now"
     equal = sum(1 for each in verdicts if not each.reason)
-    console.print(f"{equal} of {len(verdicts)} tables are equal, {when}", highlight=False)
+    say(f"{equal} of {len(verdicts)} tables are equal, {when}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from binlogd.binlog import BinlogType
 from binlogd.drainer.files.log import records_of
@@ -29,6 +29,11 @@ class RecordLine(NamedTuple):
     start_ts: Tso
     commit_ts: Tso
     detail: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """For machines."""
+        place = {"path": str(self.place.path), "offset": self.place.offset}
+        return {name: each for name, each in self._asdict().items() if name != "place"} | place
 
 
 def records(source: Source, meter: Meter) -> Iterator[RecordLine]:

@@ -14,6 +14,7 @@ from binlogd.status import (
     DrainerStatus,
     GcStatus,
     SavedCheckpoint,
+    SourceStatus,
     UpstreamPart,
     UpstreamStatus,
 )
@@ -38,6 +39,42 @@ def test_names_and_addresses_of_nodes_are_whole_on_a_narrow_terminal(
     assert name in text
     assert host in text
     assert "…" not in text, "nothing is cut"
+
+
+def test_brackets_of_an_address_or_a_message_are_shown_and_no_markup(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    name, host, trouble = "[fd00::a]:8250", "[fd00::b]:8250", "see [security] and [/etc/tls]"
+    source = SourceStatus(
+        name=name,
+        state="online",
+        resolved_ts=Tso(4),
+        lag_s=None,
+        binlogs_waiting=0,
+        silent_s=3.0,
+        trouble=trouble,
+    )
+    part = UpstreamPart(name="pd", address=host, trouble=trouble)
+    print_status(
+        well(
+            blocked_by=f"{name} holds it",
+            close_waits_for=f"{name} reads",
+            drainer=drainer(sources=[source]),
+            upstream=UpstreamStatus(kind="pd", parts=[part]),
+        )
+    )
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"pd at {host}" in text
+    assert f"pd: {trouble}" in text
+    assert f"source {name} (online)" in text
+    assert f"({trouble})" in text
+    assert f"waiting: {name} holds it" in text
+    assert f"closing: {name} reads" in text
+    assert f"trouble {name} online" in text, "the table of the Pumps that are pulled"
+    show_nodes([NodeStatus(DRAINER, name, host, "paused", Tso(5), Tso(1 << 58))], as_json=False)
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"drainer {name} {host} paused" in text
 
 
 def test_a_ddl_at_work_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
