@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
-from contextlib import aclosing
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,10 +20,10 @@ from statistics import quantiles
 from time import perf_counter  # noqa: TID251 - the loop has whole milliseconds
 
 from binlogd.client.pump_client import RemoteSource
-from binlogd.errors import PumpUnavailable
+from binlogd.errors import PumpUnavailable, Unavailable
 from binlogd.grpc.quick import QuickCalls
 from binlogd.host.disk import PosixDisk
-from binlogd.tools.appliance import Appliance
+from binlogd.host.privacy import environment_of_children
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import codec, peek
 
@@ -29,6 +33,11 @@ _CONNECTIONS = 4
 _WRITE = "/binlog.Pump/WriteBinlog"
 _BASE = compose(1_700_000_000_000)
 _PULL_S_MAX = 120.0
+_HOST = "127.0.0.1"
+_READY_S = 60.0
+_STOP_S = 15.0
+_POLL_S = 0.1
+_LOG_TAIL_CHARS = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +68,59 @@ async def measure(
     """
     stage("syncing")
     found = [await _syncs(directory / "synced", wanted.seconds)]
-    history = directory / "history.json"
-    history.write_text("[]")
-    machine = Appliance(directory / "node", history=history, syncer="[drainer]\nenabled = false\n")
     stage("starting a node")
-    try:
-        await machine.start()
+    async with _node(directory) as port:
         stage("writing")
-        writers = _Writers(machine, wanted)
+        writers = _Writers(port, wanted)
         found += await writers.run()
         stage("pulling")
-        found += await _pulls(machine, writers.last_commit)
-        await machine.stop()
-    finally:
-        await machine.close()
+        found += await _pulls(port, writers.last_commit)
     return found
+
+
+@asynccontextmanager
+async def _node(directory: Path) -> AsyncIterator[int]:
+    """The port of a `binlogd serve` that only receives, and ends with the block. Raises
+    Unavailable with the end of its log."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+    config, told = directory / "binlogd.toml", directory / "log"
+    config.write_text(
+        f'data-dir = {json.dumps(str(directory / "data"))}\naddr = "{_HOST}:{port}"\n'
+        "[pump]\ntimestamp-ahead-max = 1000000000\n"
+        'stop-write-at-available-space = "64 MiB"\n[drainer]\nenabled = false\n'
+    )
+    words = (sys.executable, "-m", "binlogd", "serve", "--config", str(config))
+    with told.open("wb") as out:
+        environment = environment_of_children(os.environ)
+        node = await asyncio.create_subprocess_exec(*words, stdout=out, stderr=out, env=environment)
+    try:
+        await _answers(node, port)
+        yield port
+        node.terminate()
+        async with asyncio.timeout(_STOP_S):
+            await node.wait()
+    except TimeoutError as error:
+        tail = told.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+        raise Unavailable(f"the node that is measured does not answer: {tail}") from error
+    finally:
+        if node.returncode is None:
+            node.kill()
+            await node.wait()
+
+
+async def _answers(node: asyncio.subprocess.Process, port: int) -> None:
+    """Returns when it listens, which it does last. Raises TimeoutError where it does not."""
+    async with asyncio.timeout(_READY_S):
+        while True:  # until it listens, has ended, or the time is over
+            with suppress(ConnectionRefusedError):
+                _, writer = await asyncio.open_connection(_HOST, port)
+                writer.close()
+                return
+            if node.returncode is not None:
+                raise TimeoutError
+            await asyncio.sleep(_POLL_S)
 
 
 async def _syncs(path: Path, seconds: float) -> Measured:
@@ -95,8 +142,8 @@ async def _syncs(path: Path, seconds: float) -> Measured:
 class _Writers:
     """Transactions one after the other by each of some writers, over a few connections."""
 
-    def __init__(self, machine: Appliance, wanted: Measurement) -> None:
-        self._machine, self._wanted = machine, wanted
+    def __init__(self, port: int, wanted: Measurement) -> None:
+        self._port, self._wanted = port, wanted
         self._ts = itertools.count(_BASE + 1)
         self._rows = b"v" * wanted.row_bytes
         self._took_s: list[float] = []
@@ -110,9 +157,7 @@ class _Writers:
             for number in range(min(_CONNECTIONS, self._wanted.writers)):
                 writers = len(range(number, self._wanted.writers, _CONNECTIONS))
                 made = partial(QuickCalls, _WRITE, writers, self._next(writers, until_s))
-                _, calls = await loop.create_connection(
-                    made, self._machine.host, self._machine.port
-                )
+                _, calls = await loop.create_connection(made, _HOST, self._port)
                 connections.append(calls)
             for calls in connections:
                 await calls.over
@@ -158,10 +203,10 @@ class _Writers:
         return next_of
 
 
-async def _pulls(machine: Appliance, last: Tso) -> list[Measured]:
+async def _pulls(port: int, last: Tso) -> list[Measured]:
     """Everything that was written, from the beginning."""
     clock = asyncio.get_running_loop().time
-    source = RemoteSource("self-test", machine.host, machine.port, cluster_id=_CLUSTER)
+    source = RemoteSource("self-test", _HOST, port, cluster_id=_CLUSTER)
     begin_s, count, size = clock(), 0, 0
     async with asyncio.timeout(_PULL_S_MAX), aclosing(source.pull(NO_TS)) as batches:
         async for pulled in batches:

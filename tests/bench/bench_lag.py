@@ -21,7 +21,7 @@ import structlog
 
 from binlogd.binlog import BinlogType
 from binlogd.client.pump_client import PumpClient
-from binlogd.tools.appliance import Appliance
+from tests.support.machine import Appliance
 from tests.workload.feed import Feeder
 from tests.workload.generator import Options, Workload
 from tests.workload.sink_tail import SinkTail

@@ -22,11 +22,11 @@ import uvloop
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.drainer.mysql.connection import SqlSession
-from binlogd.tools.appliance import Appliance
 from binlogd.wire import peek
 from tests.bench.load import Stream
 from tests.bench.whole_path import halves, server_of
 from tests.support.appliance import into_mariadb
+from tests.support.machine import Appliance
 from tests.support.mariadb import MariaDb
 
 RUNS = (("idle", 0, 55, 105), ("100_txns", 100, 67, 110), ("300_txns", 300, 84, 170))

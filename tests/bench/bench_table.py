@@ -30,10 +30,10 @@ import uvloop
 from binlogd.client.pump_client import RemoteSource
 from binlogd.grpc.quick import QuickCalls
 from binlogd.telemetry.logs import set_up_logging
-from binlogd.tools.appliance import Appliance
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import codec, peek
 from tests.bench.pump_load import report
+from tests.support.machine import Appliance
 
 SECONDS, TURNS = 1.0, 3
 

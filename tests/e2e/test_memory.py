@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
-from binlogd.tools.appliance import Appliance
 from tests.soak.caches import Look
 from tests.soak.watched import VARIABLE
+from tests.support.machine import Appliance
 from tests.support.mariadb import MariaDb
 from tests.workload.feed import Feeder
 from tests.workload.generator import Options, Workload

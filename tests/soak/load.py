@@ -44,12 +44,12 @@ from rich.table import Table
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.errors import Unavailable
-from binlogd.tools.appliance import Appliance
 from tests.soak.caches import Look, full_since_s
 from tests.soak.network import Way
 from tests.soak.slopes import Slope, Verdict, by_interval, fitted
 from tests.soak.watched import VARIABLE
 from tests.support.commit import commit
+from tests.support.machine import Appliance
 from tests.support.mariadb import MariaDb
 from tests.workload.feed import Feeder
 from tests.workload.generator import Options, Workload

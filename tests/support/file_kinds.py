@@ -104,7 +104,6 @@ WRITERS: dict[str, list[str]] = {
     "spark/lake/manifest.py": [_LAKE],
     "spark/lake/seed.py": [_LAKE],
     "spark/submit.py": [_TRANSIENT],
-    "tools/appliance.py": ["none: a bench's own"],
     "tools/archive_log.py": ["sealed segment"],
     "tools/measure.py": ["none: a bench's own"],
     "tools/pump_log.py": ["index"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from binlogd.tools import appliance
+from tests.support import machine
 
 _OUTGOING_FROM = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 _EACH = 2000
@@ -21,4 +21,4 @@ _PORTS = range(_FIRST, _FIRST + _EACH)
 
 def free_port() -> int:
     """One at which a server of a test may be, go and come back. Raises Unavailable."""
-    return appliance.free_port(_PORTS)
+    return machine.free_port(_PORTS)

@@ -34,7 +34,7 @@ from binlogd.client.directory import FixedPumps
 from binlogd.client.pump_client import ClientLimits
 from binlogd.client.pumps_client import PumpsClient, PumpsLimits
 from binlogd.errors import BinlogdError, ConfigError, Unavailable
-from binlogd.tools.appliance import Appliance
+from tests.support.machine import Appliance
 from tests.workload.feed import Feeder, Writer
 from tests.workload.generator import Options, Workload
 from tests.workload.mysql_check import MySqlReader, MySqlUrl, as_mysql_prints

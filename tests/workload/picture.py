@@ -15,9 +15,9 @@ from pathlib import Path
 
 from binlogd.client.directory import FixedPumps
 from binlogd.client.pumps_client import PumpsClient
-from binlogd.tools.appliance import Appliance
 from tests.support.appliance import into_mariadb
 from tests.support.browser import Browser
+from tests.support.machine import Appliance
 from tests.support.mariadb import MariaDb
 from tests.workload.feed import Feeder
 from tests.workload.generator import Options, Workload

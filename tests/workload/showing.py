@@ -22,8 +22,8 @@ from rich.console import Console
 
 from binlogd.client.directory import FixedPumps
 from binlogd.client.pumps_client import PumpsClient
-from binlogd.tools.appliance import Appliance
 from binlogd.tso import physical_ms
+from tests.support.machine import Appliance
 from tests.workload import demo
 from tests.workload.feed import Feeder
 from tests.workload.generator import Options, Workload
