@@ -67,12 +67,12 @@ from binlogd.serving.routes.application import application
 from binlogd.serving.routes.awaiting import Awaiting
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server, ServerLimits, check_address
-from binlogd.settings.config import Config
+from binlogd.settings.config import Config, tls_tables
 from binlogd.settings.effects import without_effect
 from binlogd.settings.made_token import made_token
 from binlogd.settings.operators import peers
 from binlogd.settings.quantities import listen_address
-from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files, tls_tables
+from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files
 from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.telemetry.traces import Traces
@@ -188,7 +188,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
         upstream=upstream.statistics,
         downstream=lambda: downstream_of(reloading.setup),
         known_jobs=upstream.history.known_jobs,
-        certificates=Expiry(map(tls_files, tls_tables(setup.config))),
+        certificates=Expiry(map(tls_files, tls_tables(setup.config).values())),
         open_addr=setup.config.addr if setup.is_open else "",
         stand_in=_stand_in(setup, upstream, names, pump),
     )

@@ -206,7 +206,7 @@ def _print_drainer(console: Console, drainer: DrainerStatus) -> None:
     if not drainer.error:
         return
     if drainer.state == "retrying":
-        when = f"in {drainer.retry_in_s:.0f} s, {drainer.failed_in_a_row} failed in a row"
-        say(f"{when}: {drainer.error}", "retrying", console=console)
+        when = f"{drainer.retry_in_s:.0f} s, {drainer.failed_in_a_row} failed in a row"
+        say(f"{when}: {drainer.error}", "retrying in", console=console)
     else:
         say(drainer.error, f"{drainer.state}:", "bold red", console=console)

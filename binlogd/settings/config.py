@@ -340,7 +340,10 @@ def from_tree(tree: dict[str, Any], source: str, text: str = "") -> Config:
         several = f"{len(wrong)} keys are wrong\n  " if len(wrong) > 1 else ""
         raise ConfigError(f"{source}: {several}" + "\n  ".join(wrong))
     config = msgspec.convert(tree, Config)
-    _check(config, source)
+    try:
+        _check(config)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
     return config
 
 
@@ -361,17 +364,17 @@ def _hyphenated(value: Any) -> Any:
     return found
 
 
-def _check(config: Config, source: str) -> None:
-    _check_rule_names(config.syncer, source)
-    _check_security(config, source)
-    _check_upstream(config.upstream, source)
-    _check_roles(config, source)
+def _check(config: Config) -> None:
+    _check_rule_names(config.syncer)
+    _check_security(config)
+    _check_upstream(config.upstream)
+    _check_roles(config)
     if config.syncer.load_schema_snapshot and config.upstream.kind != "pd":
         raise ConfigError(
-            f'{source}: syncer.load-schema-snapshot: goes with upstream.kind = "pd" only, as the'
+            'syncer.load-schema-snapshot: goes with upstream.kind = "pd" only, as the'
             " snapshot is read from TiKV; remove the key"
         )
-    _check_params(config.syncer.to.params, source)
+    _check_params(config.syncer.to.params)
     positive = {
         "pump.shards": config.pump.shards,
         "pump.fake-binlog-interval": config.pump.fake_binlog_interval,
@@ -393,149 +396,135 @@ def _check(config: Config, source: str) -> None:
     }
     for key, value in positive.items():
         if value <= 0:
-            raise ConfigError(f"{source}: {key}: must be above 0, is {value}")
+            raise ConfigError(f"{key}: must be above 0, is {value}")
     if config.drainer.initial_commit_ts < 0:
         raise ConfigError(
-            f"{source}: drainer.initial-commit-ts: must not be negative; 0 begins with the first"
+            "drainer.initial-commit-ts: must not be negative; 0 begins with the first"
             " binlog of the log, any other number behind that commit_ts. For -1, the original's"
             " now, give the commit_ts that the copy of the data is of"
         )
     if config.archive.tail_interval < 0:
-        raise ConfigError(f"{source}: archive.tail-interval: must not be negative; 0 turns it off")
+        raise ConfigError("archive.tail-interval: must not be negative; 0 turns it off")
     if config.node_id and config.node_id == config.drainer.node_id:
-        raise ConfigError(f"{source}: node-id and drainer.node-id: must differ")
-    try:
-        check_operators(config.security)
-        check_effects(config, Config())
-        check_kafka(config)
-        listen_address(config.addr)
-        pump_addresses(config.upstream.pumps)
-        advertised(config)
-        gc_keep_s(config.pump.gc)
-        retention_s("drainer.trash-retention", config.drainer.trash_retention)
-        kept_s("syncer.to.retention-time", config.syncer.to.retention_time)
-        kept_s("archive.keep", config.archive.keep)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from error
+        raise ConfigError("node-id and drainer.node-id: must differ")
+    check_operators(config.security)
+    check_effects(config, Config())
+    check_kafka(config)
+    listen_address(config.addr)
+    pump_addresses(config.upstream.pumps)
+    advertised(config)
+    gc_keep_s(config.pump.gc)
+    retention_s("drainer.trash-retention", config.drainer.trash_retention)
+    kept_s("syncer.to.retention-time", config.syncer.to.retention_time)
+    kept_s("archive.keep", config.archive.keep)
     budget = config.pump.memory_budget
     if budget < 2 * config.pump.max_message_size:
         raise ConfigError(
-            f"{source}: pump.memory-budget: {budget} bytes are less than twice"
+            f"pump.memory-budget: {budget} bytes are less than twice"
             f" pump.max-message-size ({config.pump.max_message_size}): one such binlog may be on"
             " its way in while another is on its way out; raise the one or lower the other"
         )
-    _check_trash(config, source)
-    _check_relay(config.syncer, source)
+    _check_trash(config)
+    _check_relay(config.syncer)
 
 
-def _check_relay(syncer: SyncerConfig, source: str) -> None:
+def _check_relay(syncer: SyncerConfig) -> None:
     if syncer.relay.format != "binlogd":
         raise ConfigError(
-            f"{source}: syncer.relay.format: the relay log is written in binlogd's own format; one"
-            " of a Go Drainer is restored from, and not written any more; remove the key"
+            "syncer.relay.format: the relay log is written in binlogd's own format; one of a Go"
+            " Drainer is restored from, and not written any more; remove the key"
         )
     if syncer.relay.log_dir and syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
-            f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
+            'syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
         )
 
 
-def _check_security(config: Config, source: str) -> None:
-    to = config.syncer.to
-    tables = {
-        "security": config.security,
-        "syncer.to.security": to.security,
-        "syncer.to.checkpoint.security": to.checkpoint.security,
-    }
-    for name, table in tables.items():
+def _check_security(config: Config) -> None:
+    for name, table in tls_tables(config).items():
         if bool(table.ssl_cert) != bool(table.ssl_key):
-            raise ConfigError(f"{source}: {name}: ssl-cert and ssl-key go together")
+            raise ConfigError(f"{name}: ssl-cert and ssl-key go together")
         if (table.ssl_key_password or table.ssl_key_password_file) and not table.ssl_key:
-            raise ConfigError(
-                f"{source}: {name}.ssl-key: is missing, and ssl-key-password is of that file"
-            )
+            raise ConfigError(f"{name}.ssl-key: is missing, and ssl-key-password is of that file")
         if not table.ssl_ca and (table.ssl_cert or table.cert_allowed_cn):
             raise ConfigError(
-                f"{source}: {name}.ssl-ca: is missing; without it there is no TLS, and neither"
+                f"{name}.ssl-ca: is missing; without it there is no TLS, and neither"
                 " ssl-cert nor cert-allowed-cn would do anything"
             )
     if config.security.ssl_ca and not config.security.ssl_cert:
         raise ConfigError(
-            f"{source}: security.ssl-cert, security.ssl-key: are missing; with ssl-ca the port"
+            "security.ssl-cert, security.ssl-key: are missing; with ssl-ca the port"
             " speaks TLS, and needs a certificate"
         )
-    check_token(config.security.admin_token, f"{source}: security.admin-token")
+    check_token(config.security.admin_token, "security.admin-token")
 
 
-def _check_roles(config: Config, source: str) -> None:
+def _check_roles(config: Config) -> None:
     upstream = config.upstream
     if not config.roles:
-        raise ConfigError(f'{source}: roles: is empty; give "pump", "drainer", or both')
+        raise ConfigError('roles: is empty; give "pump", "drainer", or both')
     if config.roles == ("drainer",) * len(config.roles):
         if not config.drainer.enabled:
             raise ConfigError(
-                f'{source}: roles: only "drainer", and drainer.enabled is false: nothing is left'
+                'roles: only "drainer", and drainer.enabled is false: nothing is left'
                 " to do; remove one of them"
             )
         if upstream.kind != "pd" and not upstream.pumps:
             raise ConfigError(
-                f"{source}: roles: a drainer alone pulls the Pumps of others; name them in"
+                f"roles: a drainer alone pulls the Pumps of others; name them in"
                 f' upstream.pumps, or, as a registry, with upstream.kind = "pd" (it is'
                 f' "{upstream.kind}")'
             )
         if upstream.kind == "standalone" and not upstream.cluster_id:
             raise ConfigError(
-                f"{source}: upstream.cluster-id: a drainer alone hears no writer that would say it;"
+                "upstream.cluster-id: a drainer alone hears no writer that would say it;"
                 " `binlogd status` of a Pump shows it"
             )
 
 
-def _check_upstream(upstream: UpstreamConfig, source: str) -> None:
-    try:
-        urls = pd_addresses(upstream.pd_urls)
-        tidb_addresses(upstream)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from error
+def _check_upstream(upstream: UpstreamConfig) -> None:
+    urls = pd_addresses(upstream.pd_urls)
+    tidb_addresses(upstream)
     if upstream.kind == "pd" and not urls:
         raise ConfigError(
-            f'{source}: upstream.pd-urls: is missing; with kind = "pd" name the cluster\'s PDs, as'
+            'upstream.pd-urls: is missing; with kind = "pd" name the cluster\'s PDs, as'
             ' in "http://10.0.0.1:2379,http://10.0.0.2:2379"'
         )
     if upstream.kind == "tidb" and not upstream.tidb:
         raise ConfigError(
-            f'{source}: upstream.tidb: is missing; with kind = "tidb" name the TiDB servers, as in'
+            'upstream.tidb: is missing; with kind = "tidb" name the TiDB servers, as in'
             ' ["10.0.0.1:4000"]'
         )
     if upstream.kind != "standalone" and upstream.tso != "observed":
         raise ConfigError(
-            f'{source}: upstream.tso: goes with kind = "standalone" only; with "{upstream.kind}"'
+            f'upstream.tso: goes with kind = "standalone" only; with "{upstream.kind}"'
             " the cluster tells the time; remove the key"
         )
 
 
-def _check_trash(config: Config, source: str) -> None:
+def _check_trash(config: Config) -> None:
     if config.drainer.trash_schema and config.syncer.db_type != "mysql":
         raise ConfigError(
-            f'{source}: drainer.trash-schema: goes with db-type "mysql" only; TiDB recovers tables'
+            'drainer.trash-schema: goes with db-type "mysql" only; TiDB recovers tables'
             " by itself, files hold what was dropped"
         )
     if config.drainer.trash_schema == config.syncer.to.checkpoint.schema:
         raise ConfigError(
-            f"{source}: drainer.trash-schema: must be another one than syncer.to.checkpoint.schema"
+            "drainer.trash-schema: must be another one than syncer.to.checkpoint.schema"
         )
     if config.drainer.trash_schema and any(r.target for r in config.syncer.table_migrate_rule):
         raise ConfigError(
-            f"{source}: drainer.trash-schema: does not go with a target in"
+            "drainer.trash-schema: does not go with a target in"
             " syncer.table-migrate-rule; what is dropped is dropped there"
         )
 
 
-def _check_rule_names(syncer: SyncerConfig, source: str) -> None:
+def _check_rule_names(syncer: SyncerConfig) -> None:
     for rule in syncer.table_migrate_rule:
         for name in rule.binlog_filter_rule:
             if name not in syncer.binlog_filter_rule:
                 raise ConfigError(
-                    f"{source}: event filter rule name {name} not found; write a table"
+                    f"event filter rule name {name} not found; write a table"
                     f" [syncer.binlog-filter-rule.{name}]"
                 )
 
@@ -551,13 +540,23 @@ _OWN_VARIABLES = {
 """Session variables that binlogd sets itself, and why."""
 
 
-def _check_params(params: dict[str, str], source: str) -> None:
+def _check_params(params: dict[str, str]) -> None:
     for name, value in params.items():
         reason = _OWN_VARIABLES.get(name.lower())
         if reason is not None:
-            raise ConfigError(f"{source}: syncer.to.params.{name}: is binlogd's own: {reason}")
+            raise ConfigError(f"syncer.to.params.{name}: is binlogd's own: {reason}")
         if name.lower() == "time_zone" and value.upper() in ("SYSTEM", "LOCAL"):
-            raise ConfigError(f"{source}: 'SYSTEM' or 'Local' time_zone is not supported")
+            raise ConfigError("'SYSTEM' or 'Local' time_zone is not supported")
+
+
+def tls_tables(config: Config) -> dict[str, TlsConfig]:
+    """Of the port, the downstream and its checkpoint, by their keys; each may be empty."""
+    to = config.syncer.to
+    return {
+        "security": config.security,
+        "syncer.to.security": to.security,
+        "syncer.to.checkpoint.security": to.checkpoint.security,
+    }
 
 
 def tidb_addresses(upstream: UpstreamConfig) -> list[tuple[tuple[str, int], tuple[str, int]]]:

@@ -83,12 +83,6 @@ def tls_files(table: TlsConfig) -> TlsFiles | None:
     )
 
 
-def tls_tables(config: Config) -> tuple[TlsConfig, ...]:
-    """Of the port, the downstream and its checkpoint; each may be empty."""
-    to = config.syncer.to
-    return config.security, to.security, to.checkpoint.security
-
-
 def server_tls(setup: Setup) -> ServerTls | None:
     """Of the port. Raises ConfigError when its files do not load."""
     files = tls_files(setup.config.security)

@@ -19,7 +19,8 @@ import msgspec
 
 from binlogd.errors import ConfigError
 from binlogd.settings import config, passwords
-from binlogd.settings.config import Config, DownstreamConfig
+from binlogd.settings.config import Config
+from binlogd.settings.effects import flattened
 from binlogd.settings.mistakes import SECRETS, right_form
 from binlogd.settings.operators import check_token
 from binlogd.settings.paths import base_of, placed
@@ -29,7 +30,6 @@ PREFIX = "BINLOGD_"
 CONFIG_VARIABLE = "BINLOGD_CONFIG"
 TOKEN_VARIABLE = "BINLOGD_ADMIN_TOKEN"
 _TOKEN_KEY = "security.admin-token"
-_REGISTRY_KEY = "syncer.to.schema-registry-password"
 _FILE = "_FILE"
 _ORIGINAL_VARIABLES = {
     "syncer.to.host": "MYSQL_HOST",
@@ -211,78 +211,54 @@ def read_secret(path: Path, name: str) -> str:
 
 
 def _with_secrets(found: Config, environ: Mapping[str, str], origins: dict[str, str]) -> Config:
-    to = found.syncer.to
-    token = _of_a_file(found.security, _TOKEN_KEY)
-    if token is not None:
-        if not token.value:
-            raise ConfigError(f"{_TOKEN_KEY}-file: {token.origin} is empty")
-        check_token(token.value, f"{_TOKEN_KEY}-file: {token.origin}")
-    given = {_TOKEN_KEY: token, _REGISTRY_KEY: _of_a_file(to, _REGISTRY_KEY)}
-    certificates: dict[str, config.TlsConfig] = {
-        "security": found.security,
-        "syncer.to.security": to.security,
-        "syncer.to.checkpoint.security": to.checkpoint.security,
-    }
-    for prefix, files in certificates.items():
-        key = f"{prefix}.ssl-key-password"
-        given[key] = _of_a_file(files, key)
-    tables: dict[str, config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig] = {
-        "upstream": found.upstream,
-        "syncer.to": to,
-        "syncer.to.checkpoint": to.checkpoint,
-    }
-    for prefix, table in tables.items():
-        given[f"{prefix}.password"] = _password(table, prefix, environ)
-    for key, secret in given.items():
-        if secret is not None:
-            found = replaced(found, key, secret.value)
-            origins[key] = secret.origin
+    """With every secret that stands elsewhere than in its key: such keys have one beside them that
+    ends in `-file`."""
+    values = dict(flattened(found))
+    for key in values:
+        secret = _secret(values, key, environ) if f"{key}{_IN_FILE}" in values else None
+        if secret is None:
+            continue
+        if key == _TOKEN_KEY:
+            named = f"{_TOKEN_KEY}{_IN_FILE}: {secret.origin}"
+            if not secret.value:
+                raise ConfigError(f"{named} is empty")
+            check_token(secret.value, named)
+        found = replaced(found, key, secret.value)
+        origins[key] = secret.origin
     return found
 
 
-def _of_a_file(table: Any, key: str) -> _Given | None:
-    """A secret whose key has one beside it that ends in `-file`; None where that names none."""
-    field = key.rpartition(".")[2].replace("-", "_")
-    file = getattr(table, f"{field}_file")
+def _secret(values: Mapping[str, Any], key: str, environ: Mapping[str, str]) -> _Given | None:
+    """The original's order is kept: what is encrypted wins."""
+    table, _, name = key.rpartition(".")
+    encrypted = values[f"{table}.{_ENCRYPTED}"] if name == _PASSWORD else ""
+    if encrypted:
+        try:
+            text = passwords.decrypt(encrypted, environ.get(passwords.KEY_VARIABLE, ""))
+        except ConfigError as error:
+            short = f"{table.removeprefix('syncer.')}.encrypted_password"
+            raise ConfigError(f"failed to decrypt password in `{short}`: {error}") from error
+        return _Given(text, f"{table}.encrypted_password")
+    file = values[f"{key}{_IN_FILE}"]
     if not file:
         return None
-    if getattr(table, field):
-        raise ConfigError(f"{key} and {key}-file: give one of them")
+    if values[key]:
+        raise ConfigError(f"{key} and {key}{_IN_FILE}: give one of them")
     path = Path(file)
-    return _Given(read_secret(path, f"{key}-file"), str(path))
+    return _Given(read_secret(path, f"{key}{_IN_FILE}"), str(path))
 
 
-_PLACES = ("password", "password-file", "encrypted-password")
-_KEY_PLACES = ("ssl-key-password", "ssl-key-password-file")
-_TOKEN_PLACES = ("admin-token", "admin-token-file")
-_REGISTRY_PLACES = ("schema-registry-password", "schema-registry-password-file")
+_IN_FILE, _PASSWORD, _ENCRYPTED = "-file", "password", "encrypted-password"
 
 
 def _other_places(key: str) -> list[str]:
     """Keys that say the same in another way: what is given later takes the place of all."""
-    prefix, _, name = key.rpartition(".")
-    every = (_PLACES, _TOKEN_PLACES, _KEY_PLACES, _REGISTRY_PLACES)
-    places = next((each for each in every if name in each), ())
-    return [f"{prefix}.{place}" for place in places if place != name]
-
-
-def _password(
-    table: config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig,
-    prefix: str,
-    environ: Mapping[str, str],
-) -> _Given | None:
-    """From elsewhere than `password`; the original's order is kept: what is encrypted wins."""
-    if table.encrypted_password:
-        key = f"{prefix}.encrypted_password"
-        try:
-            text = passwords.decrypt(
-                table.encrypted_password, environ.get(passwords.KEY_VARIABLE, "")
-            )
-        except ConfigError as error:
-            short = key.removeprefix("syncer.")
-            raise ConfigError(f"failed to decrypt password in `{short}`: {error}") from error
-        return _Given(text, key)
-    return _of_a_file(table, f"{prefix}.password")
+    table, _, name = key.rpartition(".")
+    plain = _PASSWORD if name == _ENCRYPTED else name.removesuffix(_IN_FILE)
+    if plain.replace("-", "_") not in SECRETS:
+        return []
+    ways = [plain, f"{plain}{_IN_FILE}", *([_ENCRYPTED] if plain == _PASSWORD else [])]
+    return [f"{table}.{each}" for each in ways if each != name]
 
 
 # --- trees ------------------------------------------------------------------------------
