@@ -249,26 +249,28 @@ def make_sink(
         if schemas is not None:
             return KafkaSink(options, Debezium(options.topic, schemas), schemas)
         return KafkaSink(options, _notation(syncer.to, options.topic))
-    return MySqlSink(
-        downstream_server(setup),
-        cluster_id or 0,
-        MySqlSinkOptions(
-            lanes=lanes_for(syncer.worker_count),
-            is_transactional=keeps_transactions_whole(syncer),
-            has_positions=syncer.db_type == "tidb",
-            loop=loop_control(syncer),
-            schema=syncer.to.checkpoint.schema,
-            checkpoint_table=syncer.to.checkpoint.table,
-            checkpoint_server=_checkpoint_server(setup),
-            limits=_limits(syncer),
-            shapes=_shapes(syncer),
-            row_not_found=RowNotFoundRule(syncer.row_not_found),
-            tells_missing=tells_missing(syncer),
-            passed_over=syncer.ignore_txn_commit_ts or skipped,
-            now_ts=newest_ts(setup),
-            trash=_trash_options(setup),
-        ),
-        random.Random(),
+    server, of_rows = downstream_server(setup), mysql_options(setup, skipped)
+    return MySqlSink(server, cluster_id or 0, of_rows, random.Random())
+
+
+def mysql_options(setup: Setup, skipped: Set[Tso] = frozenset()) -> MySqlSinkOptions:
+    """Of a sink that is a database with a server. Raises ConfigError."""
+    syncer = setup.config.syncer
+    return MySqlSinkOptions(
+        lanes=lanes_for(syncer.worker_count),
+        is_transactional=keeps_transactions_whole(syncer),
+        has_positions=syncer.db_type == "tidb",
+        loop=loop_control(syncer),
+        schema=syncer.to.checkpoint.schema,
+        checkpoint_table=syncer.to.checkpoint.table,
+        checkpoint_server=_checkpoint_server(setup),
+        limits=_limits(syncer),
+        shapes=_shapes(syncer),
+        row_not_found=RowNotFoundRule(syncer.row_not_found),
+        tells_missing=tells_missing(syncer),
+        passed_over=syncer.ignore_txn_commit_ts or skipped,
+        now_ts=newest_ts(setup),
+        trash=_trash_options(setup),
     )
 
 

@@ -1,49 +1,96 @@
 """A batch of binlogs through the Drainer into the downstream of a configuration.
 
-Exactly the Drainer of `binlogd serve`: its schema, filters, DDL and progress in the same
-transaction as the rows. It is run for one batch, whose binlogs are its only source, and drained.
+Exactly the Drainer of `binlogd serve`: its schema, filters, DDL, and progress in one transaction
+with the rows. A database gets a batch by lanes, each a task of Spark (`lane_task`): all of them
+come to the first DDL or to the end; here the DDL is executed, or the checkpoint saved. No row
+passes through. Kafka, files, SQLite and a database whose transactions stay whole have one order of
+all; their Drainer reads the batch here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
+from typing import Protocol, TypeVar
 
 import structlog
 
 from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
-from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.mysql.lane_sink import OneLane
+from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.mysql.store import MySqlStore
-from binlogd.drainer.session import DdlHistory, DrainerOptions, DrainerPorts
-from binlogd.errors import DownstreamUnavailable
-from binlogd.host.clock import WallClock
+from binlogd.drainer.rows.progress import LanePosition, Restart
+from binlogd.drainer.session import DdlHistory
+from binlogd.drainer.txn import Ddl, Skip
+from binlogd.errors import (
+    BinlogdError,
+    ConfigError,
+    DownstreamUnavailable,
+    leading_error,
+)
 from binlogd.host.disk import PosixDisk
-from binlogd.node.assembly import dialect, make_sink, make_store, table_filter, trash
+from binlogd.node.assembly import (
+    downstream_server,
+    keeps_transactions_whole,
+    make_sink,
+    make_store,
+    mysql_options,
+    newest_ts,
+    table_filter,
+)
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
 from binlogd.spark.base_binlogs import TOLD_TS_MAX, binlogs_of_base, jobs_of
 from binlogd.spark.base_loader import LoadedBase
-from binlogd.spark.inputs import POLL_S, awaited_until_ms, open_input
+from binlogd.spark.inputs import open_input
 from binlogd.spark.lake.manifest import Claim, PipelineStopped, claim_place, is_new
+from binlogd.spark.lane_task import (
+    TOGETHER,
+    InputJobs,
+    KnownJobs,
+    LaneDone,
+    LaneWork,
+    LogRange,
+    LogStretch,
+    Said,
+    check_begin,
+    drained,
+)
 from binlogd.spark.request import ReadRequest
-from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
-from binlogd.tidb.schema import entry_of
 from binlogd.tso import NO_TS, Tso
 
-TOGETHER = 512
-DRAIN_S = 600.0
 NOTE_MAX = 255
-_POLL_S = 0.02
 
 log = structlog.get_logger(__name__)
 
-Joined = tuple[int, int, bytes]
-"""start_ts, commit_ts, payload."""
+T = TypeVar("T")
+
+
+class Tasks(Protocol):
+    """Where lanes are applied."""
+
+    cores: int
+    """So many run at a time."""
+
+    def run(self, work: Sequence[LaneWork]) -> list[LaneDone]:
+        """Each by `apply_lane`; what they did, in the order of the work. Raises what one raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Where a database stands before its lanes are spread, and whose rows are there."""
+
+    cluster_id: int
+    checkpoint: Checkpoint
+    restart: Restart
 
 
 class DatabaseSink:
@@ -52,19 +99,134 @@ class DatabaseSink:
     def __init__(self, setup: Setup, asked: ReadRequest) -> None:
         self._setup, self._asked = setup, asked
 
-    def apply(
-        self, binlogs: Iterable[Joined], start: Tso, end: Tso, *, is_first: bool = False
-    ) -> None:
+    def apply(self, tasks: Tasks, start: Tso, end: Tso, *, is_first: bool = False) -> None:
         """Returns when everything in (start, end] is downstream. `is_first`: nothing was applied
         yet, unless the downstream says otherwise. Raises PipelineStopped."""
-        asyncio.run(self._apply(binlogs, start, end, start if is_first else NO_TS))
+        source, syncer = open_input(self._asked), self._setup.config.syncer
+        begin, initial = source.begin(start, end), start if is_first else NO_TS
+        stretch = LogRange(self._asked, start, end, begin, source.pin())
+        if syncer.db_type in ("mysql", "tidb") and not keeps_transactions_whole(syncer):
+            last_ts = NO_TS
+            while ddl_ts := self._spread(tasks, stretch, initial):  # each time one DDL further
+                if ddl_ts <= last_ts:
+                    raise PipelineStopped(
+                        f"lanes are at the DDL of {ddl_ts} again: a bug of binlogd"
+                    )
+                last_ts = ddl_ts
+            return
+        jobs = InputJobs(stretch, source.jobs())
+        asyncio.run(self._run(LogStretch(stretch), jobs, end, initial))
+
+    # --- by lanes --------------------------------------------------------------------------
+
+    def _spread(self, tasks: Tasks, stretch: LogRange, initial: Tso) -> Tso:
+        """Up to the end, or past the first DDL; where that was, NO_TS for the end."""
+        # worker-count is a limit, and one worker shows only states that the upstream had
+        lanes = max(1, min(self._setup.config.syncer.worker_count, tasks.cores))
+        begun = asyncio.run(_patiently(lambda: self._begun(stretch, initial, lanes)))
+        if begun.checkpoint.commit_ts >= stretch.end:
+            return NO_TS
+        work = [
+            LaneWork(
+                self._setup, stretch, begun.cluster_id, OneLane(at, begun.restart, begun.checkpoint)
+            )
+            for at in range(len(begun.restart.lanes))
+        ]
+        done = tasks.run(work)
+        _say(done)
+        ddl = _met(done)
+        upto = Tso(ddl.commit_ts - 1) if ddl is not None else stretch.end
+        left = [each.position for each in done]
+        if max(each.commit_ts for each in left) <= upto:
+            asyncio.run(_patiently(lambda: self._level(begun.cluster_id, left, upto)))
+        rows = sum(each.rows for each in done)
+        log.info("lanes_applied", commit_ts=upto, lanes=len(left), rows=rows)
+        ends_with = done[0].checkpoint if ddl is None else ddl
+        asyncio.run(_patiently(lambda: self._end(begun, ends_with)))
+        return ddl.commit_ts if ddl is not None else NO_TS
+
+    async def _begun(self, stretch: LogRange, initial: Tso, lanes: int) -> _Begun:
+        """Lays out so many lanes, unless those that are there are apart: they go on as they are."""
+        store = self._store()
+        try:
+            found, restart, _ = await store.open(lanes, newest_ts(self._setup))
+            checkpoint = found or Checkpoint(NO_TS)
+            if checkpoint.commit_ts == NO_TS:
+                checkpoint = replace(checkpoint, commit_ts=initial)
+            gone_ts = open_input(self._asked, stretch.pins).gone_ts()
+            check_begin(checkpoint.commit_ts, stretch.start, gone_ts)
+            if checkpoint.consistent:
+                checkpoint = replace(checkpoint, consistent=False)
+                await store.save(checkpoint, restart.lanes)
+            return _Begun(store.cluster_id, checkpoint, restart)
+        finally:
+            store.close()
+
+    async def _level(self, cluster_id: int, left: Sequence[LanePosition], upto: Tso) -> None:
+        """Lanes that had nothing to do stand where they stood."""
+        store = make_store(self._setup, cluster_id)
+        try:
+            await store.lay_out(left, [LanePosition(upto)] * len(left))
+        finally:
+            store.close()
+
+    async def _end(self, begun: _Begun, ends_with: Ddl | Checkpoint) -> None:
+        """Executes the DDL, or saves the checkpoint, with all lanes there. Raises what a sink
+        raises."""
+        lanes = len(begun.restart.lanes)
+        options = replace(mysql_options(self._setup), lanes=lanes)
+        server = downstream_server(self._setup)
+        sink = MySqlSink(server, begun.cluster_id, options, Random())
+        try:
+            await sink.open()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(sink.run(), name="sink")
+                if isinstance(ends_with, Ddl):
+                    await sink.submit([ends_with])
+                    await sink.flush()
+                else:
+                    await sink.submit([Skip(ends_with.commit_ts)])
+                    await sink.save(ends_with)
+                await sink.close()
+        except BaseExceptionGroup as group:
+            known = leading_error(group)
+            raise known or group from group
+        finally:
+            await sink.close()
+
+    # --- in one order ----------------------------------------------------------------------
+
+    def begin(self, base: LoadedBase) -> None:
+        """Returns when the downstream holds a base, or is further than that. Raises
+        PipelineStopped, Refused."""
+        jobs = jobs_of(base)
+        asyncio.run(self._run(_Retold(base, jobs), KnownJobs(jobs), base.commit_ts, NO_TS))
+
+    async def _run(self, binlogs: BinlogSource, jobs: DdlHistory, end: Tso, initial: Tso) -> None:
+        cluster_id = open_input(self._asked).cluster_id()
+        disk = PosixDisk(threads=2)
+        try:
+            ended = await drained(
+                self._setup,
+                lambda: make_sink(self._setup, disk, cluster_id),
+                binlogs,
+                jobs,
+                end,
+                initial=initial,
+            )
+        finally:
+            disk.close()
+        if ended.error:
+            raise PipelineStopped(ended.error)
+
+    # --- whose it is -----------------------------------------------------------------------
 
     def claim(self, mine: Claim, *, takes_over: bool = False) -> None:
         """Makes the downstream this pipeline's, but for Kafka, which keeps no such note. Raises
         PipelineStopped where it is another's, ConfigError."""
         db_type = self._setup.config.syncer.db_type
         if db_type in ("mysql", "tidb"):
-            asyncio.run(self._claim_database(mine, takes_over=takes_over))
+            asyncio.run(_patiently(lambda: self._claim_database(mine, takes_over=takes_over)))
         elif db_type != "kafka":
             where = self._setup.sink_dir
             claim_place(ArchiveStore.open(str(where)), str(where), mine, takes_over=takes_over)
@@ -72,7 +234,7 @@ class DatabaseSink:
     async def _claim_database(self, mine: Claim, *, takes_over: bool) -> None:
         to = self._setup.config.syncer.to
         where = f"the database at {to.host}:{to.port}"
-        store, backoff, wanted = self._store(), Backoff(Random()), _noted(mine)
+        store, wanted = self._store(), _noted(mine)
 
         def decide(note: str) -> str | None:
             found = _claim_in(note) if note else None
@@ -80,14 +242,7 @@ class DatabaseSink:
             return wanted if needed else None
 
         try:
-            while True:  # as long as the Drainer would wait for its downstream
-                try:
-                    await store.owner(decide)
-                    return
-                except DownstreamUnavailable as error:
-                    wait_s = backoff.next_s()
-                    log.warning("claim_retried", cause=str(error), wait_s=wait_s)
-                await asyncio.sleep(wait_s)
+            await store.owner(decide)
         finally:
             store.close()
 
@@ -98,44 +253,40 @@ class DatabaseSink:
         """Whether `[syncer]` lets a table through."""
         return table_filter(self._setup.config.syncer).replicates(database, table)
 
-    def begin(self, base: LoadedBase) -> None:
-        """Returns when the downstream holds a base, or is further than that. Raises
-        PipelineStopped, Refused."""
-        jobs = jobs_of(base)
-        asyncio.run(self._run(_Retold(base, jobs), _Made(jobs), base.commit_ts, NO_TS))
 
-    async def _apply(self, binlogs: Iterable[Joined], start: Tso, end: Tso, initial: Tso) -> None:
-        source = open_input(self._asked)
-        batch = _Batch(binlogs, start, end, source.gone_ts())
-        await self._run(batch, _Jobs(self._asked, source.jobs(), end), end, initial)
-
-    async def _run(self, binlogs: BinlogSource, jobs: DdlHistory, end: Tso, initial: Tso) -> None:
-        cluster_id = open_input(self._asked).cluster_id()
-        disk = PosixDisk(threads=2)
-        ports = DrainerPorts(
-            sources=[binlogs],
-            history=jobs,
-            make_sink=lambda: make_sink(self._setup, disk, cluster_id),
-            relay=None,
-            table_filter=table_filter(self._setup.config.syncer),
-            on_saved=lambda _: None,
-        )
-        options = DrainerOptions(
-            dialect=dialect(self._setup),
-            trash=trash(self._setup),
-            initial_commit_ts=initial,
-            drain_timeout_s=DRAIN_S,
-        )
-        drainer = Drainer(ports, Backoff(Random()), options)
+async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Does it, again as long as the downstream is gone, as the Drainer would. Raises
+    PipelineStopped for what else goes wrong there."""
+    backoff = Backoff(Random())
+    while True:  # until the downstream answers
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(drainer.run(), name="drainer")
-                stuck = await _until(drainer, end)
-                await drainer.drain()
-        finally:
-            disk.close()
-        if stuck or drainer.statistics().checkpoint.commit_ts < end:
-            raise PipelineStopped(stuck or drainer.statistics().last_error)
+            return await work()
+        except DownstreamUnavailable as error:
+            wait_s = backoff.next_s()
+            log.warning("downstream_awaited", cause=str(error), wait_s=wait_s)
+        except (PipelineStopped, ConfigError):
+            raise
+        except BinlogdError as error:
+            raise PipelineStopped(str(error)) from error
+        await asyncio.sleep(wait_s)
+
+
+def _met(done: Sequence[LaneDone]) -> Ddl | None:
+    """The DDL at which all lanes ended. Raises PipelineStopped where they did not."""
+    found = {each.met.commit_ts if each.met is not None else None for each in done}
+    if len(found) > 1:
+        raise PipelineStopped(f"lanes ended at different DDL, {found}: a bug of binlogd")
+    return done[0].met
+
+
+def _say(done: Sequence[LaneDone]) -> None:
+    """What tasks warned of: what several say alike, once."""
+    told: list[Said] = []
+    for said in (said for each in done for said in each.said):
+        if said not in told:
+            told.append(said)
+            words = {key: value for key, value in said.items() if key not in ("event", "level")}
+            (log.error if said["level"] == "error" else log.warning)(said["event"], **words)
 
 
 def _noted(claim: Claim) -> str:
@@ -146,60 +297,6 @@ def _noted(claim: Claim) -> str:
 def _claim_in(note: str) -> Claim:
     """What `_noted` wrote down, its checkpoint as far as there was room for it."""
     return Claim(*note.removeprefix("-").split(" ", 1))
-
-
-async def _until(drainer: Drainer, end: Tso) -> str:
-    """Waits until everything is applied, or nothing goes on; why not, in that case."""
-    while True:  # ends with the batch, or when the Drainer is stuck or gone
-        now = drainer.statistics()
-        if now.applied_ts >= end:
-            return ""
-        if now.state in (DrainerState.STUCK, DrainerState.STOPPED):
-            return now.last_error or "the Drainer ended early"
-        await asyncio.sleep(_POLL_S)
-
-
-class _Batch:
-    """A BinlogSource that has one batch. It can be pulled once: a Drainer that must begin again
-    ends the batch, which Spark does again."""
-
-    name = "spark"
-
-    def __init__(self, binlogs: Iterable[Joined], start: Tso, end: Tso, gone_ts: Tso) -> None:
-        self._binlogs, self._start, self._end = iter(binlogs), start, end
-        self._gone_ts = gone_ts
-        self._was_pulled = False
-
-    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
-        """The binlogs behind `after`, then silence. Raises PipelineStopped."""
-        if self._was_pulled:
-            raise PipelineStopped("the downstream was lost in the middle of a batch; run it again")
-        self._was_pulled = True
-        if after < self._start:
-            raise PipelineStopped(
-                f"the downstream is at commit_ts {after}, and this batch begins at {self._start}:"
-                " what lies between would be lost. It was restored, or is not the one that this"
-                " checkpoint was made with: begin with another --checkpoint, which goes on where"
-                " the downstream is"
-            )
-        if after < self._gone_ts:
-            raise PipelineStopped(
-                f"the downstream is at commit_ts {after}, and the log is complete behind"
-                f" {self._gone_ts} only: begin with a snapshot or a dump of that moment or later"
-                " (--base), into an empty downstream"
-            )
-        while part := list(islice(self._binlogs, TOGETHER)):  # ends with the batch
-            found = [
-                CommittedBinlog(Tso(start_ts), Tso(commit_ts), payload)
-                for start_ts, commit_ts, payload in part
-                if commit_ts > after
-            ]
-            if found:
-                yield Pulled(found, found[-1].commit_ts)
-            await asyncio.sleep(0)
-        if self._end > after:
-            yield Pulled([], self._end)
-        await asyncio.Event().wait()  # until the Drainer is drained
 
 
 class _Retold:
@@ -225,42 +322,3 @@ class _Retold:
                 await asyncio.sleep(0)
             yield Pulled([], self._base.commit_ts)
         await asyncio.Event().wait()  # until the Drainer is drained
-
-
-class _Made:
-    """The DDL history of a base."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = {job.id: job for job in jobs}
-
-    async def job(self, job_id: int) -> Job | None:
-        """See DdlHistory."""
-        return self._jobs.get(job_id)
-
-    async def index(self) -> JobIndex:
-        """See DdlHistory."""
-        return JobIndex(entry_of(job) for job in self._jobs.values())
-
-    async def read(self, job_ids: Sequence[int]) -> list[Job]:
-        """See DdlHistory."""
-        return [self._jobs[job_id] for job_id in job_ids]
-
-
-class _Jobs(_Made):
-    """The DDL history of the input, read anew when a job is not there; one of a batch that ends at
-    a young moment is waited for, see `jobs_with`."""
-
-    def __init__(self, asked: ReadRequest, jobs: Sequence[Job], end: Tso) -> None:
-        super().__init__(jobs)
-        self._asked, self._end = asked, end
-
-    async def job(self, job_id: int) -> Job | None:
-        """See DdlHistory."""
-        clock, until_ms = WallClock(), awaited_until_ms(self._end)
-        while job_id not in self._jobs:  # ends with the job, or when the batch is no longer young
-            self._jobs = {job.id: job for job in open_input(self._asked).jobs()}
-            if job_id not in self._jobs:
-                if clock.wall_ms() > until_ms:
-                    break
-                await asyncio.sleep(POLL_S)
-        return self._jobs.get(job_id)

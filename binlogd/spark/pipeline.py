@@ -37,6 +37,7 @@ from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
+from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
 from binlogd.spark.late import in_doubt, late_rows, newest_version
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
@@ -241,6 +242,18 @@ def _ddl(rows: DataFrame) -> list[DdlBinlog]:
     ]
 
 
+class SparkTasks:
+    """Lanes as tasks of Spark; see `Tasks`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+        self.cores = self._context.defaultParallelism
+
+    def run(self, work: Sequence[LaneWork]) -> list[LaneDone]:
+        """See Tasks. Raises what Spark does."""
+        return self._context.parallelize(work, len(work)).map(apply_lane).collect()
+
+
 @dataclass(slots=True)
 class DatabaseTarget:
     """Whatever `[syncer]` of a configuration names, through the Drainer itself."""
@@ -251,13 +264,8 @@ class DatabaseTarget:
     form: str = "binlog"
 
     def apply(self, rows: DataFrame, of: Range) -> None:
-        """See Target. Raises what the Drainer is stuck at."""
+        """See Target; who applies reads the log by itself. Raises what the Drainer is stuck at."""
         self.sink.claim(Claim(of.pipeline, self.checkpoint), takes_over=self.takes_over)
         self.takes_over = False
-        ordered = rows.toLocalIterator(prefetchPartitions=True)  # parts are in commit order
-        self.sink.apply(
-            ((row["start_ts"], row["commit_ts"], bytes(row["payload"])) for row in ordered),
-            of.start,
-            of.end,
-            is_first=of.is_first,
-        )
+        tasks = SparkTasks(rows.sparkSession)
+        self.sink.apply(tasks, of.start, of.end, is_first=of.is_first)

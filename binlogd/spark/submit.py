@@ -234,7 +234,8 @@ def run(spark: Any, arguments: Arguments, into: Any) -> None:
     from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, seed
     from binlogd.spark.request import request
 
-    check_speculation(spark.sparkContext.getConf())
+    if arguments.is_lake:
+        check_speculation(spark.sparkContext.getConf())
     source = arguments.source_options()
     asked = request({**source, "form": "changes"})
     checkpoint, takes_over = _named(arguments.checkpoint), arguments.takes_over

@@ -205,9 +205,10 @@ class LaneApplier(Applier):
             writer.position = position
 
     def _take(self, lane: int) -> Part | None:
-        if self._is_more_coming and not self.gatherer.is_worth_taking(lane):
+        number = self._lanes[lane].lane
+        if self._is_more_coming and not self.gatherer.is_worth_taking(number):
             return None
-        return self.gatherer.take(lane)
+        return self.gatherer.take(number)
 
     async def _write(self, lane: int, part: Part) -> None:
         await self._lanes[lane].apply(part)

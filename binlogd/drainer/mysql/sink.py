@@ -139,6 +139,25 @@ class MySqlSink:
         """See Sink. Raises DownstreamUnavailable, ConfigError."""
         options = self._options
         checkpoint, restart, noted = await self._store.open(options.progress_rows, options.now_ts)
+        await self._connect()
+        self._restart, self._low_ts = restart, restart.low_ts
+        is_same = not options.is_transactional and len(restart.lanes) == options.lanes
+        self._is_laid_out = restart.is_level or is_same
+        is_noting = not (options.is_transactional and restart.is_level)
+        self._tables.begin(noted, restart.high_ts, is_noting=is_noting)
+        self._applier = await self._made(restart.lanes, level=restart.is_level)
+        log.info(
+            "downstream_opened",
+            server=str(self._server),
+            lanes=len(restart.lanes),
+            low_ts=restart.low_ts,
+            high_ts=restart.high_ts,
+        )
+        return checkpoint
+
+    async def _connect(self) -> None:
+        """The session for all but rows, and what rows are written with."""
+        options = self._options
         packet_bytes_max = await self._store.packet_bytes_max()
         self._control = await SqlSession.connect(self._server)
         if self._trash is not None:
@@ -158,20 +177,6 @@ class MySqlSink:
         )
         for statement in options.loop.create() if options.loop is not None else ():
             await self._patiently(self._control, statement)
-        self._restart, self._low_ts = restart, restart.low_ts
-        is_same = not options.is_transactional and len(restart.lanes) == options.lanes
-        self._is_laid_out = restart.is_level or is_same
-        is_noting = not (options.is_transactional and restart.is_level)
-        self._tables.begin(noted, restart.high_ts, is_noting=is_noting)
-        self._applier = await self._made(restart.lanes, level=restart.is_level)
-        log.info(
-            "downstream_opened",
-            server=str(self._server),
-            lanes=len(restart.lanes),
-            low_ts=restart.low_ts,
-            high_ts=restart.high_ts,
-        )
-        return checkpoint
 
     async def run(self) -> None:
         """See Sink."""
@@ -278,20 +283,19 @@ class MySqlSink:
         return self._applier
 
     async def _made(self, positions: Sequence[LanePosition], *, level: bool) -> Applier:
-        limits = self._context.limits.of_lane(len(positions))
+        context = replace(self._context, lanes=len(positions))
+        limits = context.limits.of_lane(len(positions))
         gatherer = Gatherer(positions, limits, self._known_after)
         applier: Applier
         if self._options.is_transactional and level:
             connections = range(self._options.lanes)
             wishes = (LOCK_WAIT,) if len(connections) > 1 else ()
             writers: Sequence[RowWriter] = [
-                RowWriter(each, self._context, wishes) for each in connections
+                RowWriter(each, context, wishes) for each in connections
             ]
             applier = OrderedApplier(writers, gatherer, positions[0])
         else:
-            lanes = [
-                LaneWriter(lane, position, self._context) for lane, position in enumerate(positions)
-            ]
+            lanes = [LaneWriter(lane, at, context) for lane, at in enumerate(positions)]
             writers, applier = lanes, LaneApplier(lanes, gatherer)
         is_open = False
         try:

@@ -318,9 +318,36 @@ class MySqlStore:
         notes = [self.progress.forget_shapes()]
         await self._here.alone(lambda session: self._laid_out(session, left, wanted, notes))
 
-    async def note_shape(self, table_id: int, shape: str) -> None:
-        """Notes how a table is written while lanes stand apart."""
+    async def note_shape(self, table_id: int, shape: str) -> str:
+        """Notes how a table is written while lanes stand apart, and tells it."""
         await self._here.run([self.progress.note_shape(table_id, shape)])
+        return shape
+
+    async def first_shape(self, table_id: int, shape: str) -> str:
+        """As `note_shape` where several processes meet a table: who comes first decides."""
+
+        async def decided(session: SqlSession) -> str:
+            async with session.transaction():
+                await session.rows(self.progress.read())  # one after the other
+                found = await session.rows(self.progress.shape(table_id))
+                if not found:
+                    await session.run(self.progress.note_shape(table_id, shape))
+            return str(found[0][0]) if found else shape
+
+        return await self._here.alone(decided)
+
+    async def lane(self, lane: int, left: Sequence[LanePosition]) -> LanePosition:
+        """Where a lane stands once nobody is at it, one of a layout that was `left` so, or further.
+        Raises DownstreamWentBack, ConfigError where there is no such layout."""
+
+        async def locked(session: SqlSession) -> list[LanePosition]:
+            async with session.transaction():
+                return await self._lanes(session, left)
+
+        found = await self._here.alone(locked)
+        if wrong := went_back(str(self._here), found, left):
+            raise wrong
+        return found[lane]
 
     async def begin_ddl(
         self, session: SqlSession, ddl: PendingDdl, left: Sequence[LanePosition]

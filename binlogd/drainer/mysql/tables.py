@@ -7,7 +7,8 @@ noted downstream before the first row is written by it, and replaced in a transa
 all lanes, or that ends a DDL of the table (which levels them as well). A start that finds lanes
 apart reads the notes, and what lies between the slowest lane and the fastest is written by them.
 
-One row of progress is never apart from itself, so nothing is noted for one order of all.
+One row of progress is never apart from itself, so nothing is noted for one order of all. Where each
+lane is a process (`lane_sink`), the first of them that meets a table decides for all.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ READERS_MAX = 10_000
 
 class Tables:
     """`look` describes a table downstream, `flush` writes all that waits, `note` notes a decision
-    downstream, durably. What these raise is raised by `readers_of`."""
+    downstream, durably, unless one is there, and tells which is. What these raise is raised by
+    `readers_of`."""
 
     def __init__(
         self,
         shapes: Shapes,
         look: Callable[[str, str], Awaitable[DownstreamTable | None]],
         flush: Callable[[], Awaitable[None]],
-        note: Callable[[int, str], Awaitable[None]],
+        note: Callable[[int, str], Awaitable[str]],
     ) -> None:
         self._shapes, self._look, self._flush, self._note = shapes, look, flush, note
         self._targets: dict[int, Target] = {}
@@ -98,9 +100,8 @@ class Tables:
         table_id, decision = table.info.id, former(shape)
         noted = self._noted.get(table_id)
         if noted is None and self._is_noting:
-            await self._note(table_id, decision)
-            self._noted[table_id] = decision
-        elif noted is not None and noted != decision:
+            noted = self._noted[table_id] = await self._note(table_id, decision)
+        if noted is not None and noted != decision:
             if commit_ts > self._high_ts:
                 return None
             shape = self._shapes.as_before(noted, table.database, table.info, found)

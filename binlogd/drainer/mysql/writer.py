@@ -84,6 +84,8 @@ class LaneContext:
     row_not_found: RowNotFoundRule = RowNotFoundRule.STOP
     passed_over: Sized = ()
     """Transactions that an operator left out."""
+    lanes: int = 1
+    """How many progress rows the layout has that the writers were made for."""
 
     def rule_of(self, sought: Sought) -> RowNotFoundRule:
         """What becomes of a row that is missing."""
@@ -261,7 +263,7 @@ class RowWriter:
     ) -> None:
         """Moves a progress row in the open transaction. Raises DownstreamWentBack, ConfigError if
         it is not where it was left."""
-        move = self.context.progress.move(lane, before, after)
+        move = self.context.progress.move(lane, self.context.lanes, before, after)
         if (await session.run(move)).affected != 1:
             found = await self._found(session, lane, before)
             await session.run(b"ROLLBACK")

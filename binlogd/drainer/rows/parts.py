@@ -11,6 +11,9 @@ their ids in every part, so that two lanes lock in one order.
 
 Which rows must be there already is noted with the changes: a key whose first change in a part is an
 update or a deletion. A key that is born within the part is none of these, whatever becomes of it.
+
+One who has a single lane of a layout (a task of Spark) gathers its changes alone, with the same
+parts: of rows that go to other lanes no more is decoded than the key.
 """
 
 from __future__ import annotations
@@ -211,15 +214,20 @@ class Gatherer:
     """Adds transactions in commit order, gives each lane its part. Pure."""
 
     def __init__(
-        self, stored: Sequence[LanePosition], limits: Limits, known_after: Tso = NO_TS
+        self,
+        stored: Sequence[LanePosition],
+        limits: Limits,
+        known_after: Tso = NO_TS,
+        own: int | None = None,
     ) -> None:
-        """Transactions above `known_after` tell by themselves which rows the downstream holds."""
+        """Transactions above `known_after` tell by themselves which rows the downstream holds.
+        `own` is the lane whose changes are gathered; None for all."""
         self.translated_ts = min(each.whole_ts for each in stored)
         self.rows_added = 0
         self._stored = tuple(stored)
         self._caught_up_at = max(each.commit_ts for each in stored)
         self._limits = limits
-        self._lanes = len(stored)
+        self._lanes, self._own = len(stored), own
         self._open = [Part() for _ in stored]
         self._adding: Dml | None = None
         self._is_counted = self._is_catching_up = self._is_known = False
@@ -325,9 +333,13 @@ class Gatherer:
     # --- rows ------------------------------------------------------------------------------
 
     def _add_rows(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
-        mode = reader.target.mode
+        mode, by_key, own = reader.target.mode, reader.target.by_key, self._own
+        if own is not None and not by_key and reader.target.seed % self._lanes != own:
+            return
         try:
-            if mode is Mode.MERGED:
+            if by_key and own is not None:
+                self._merge_own(sequence, rows, reader, own)
+            elif mode is Mode.MERGED:
                 self._merge(sequence, rows, reader)
             elif mode is Mode.ORDERED:
                 self._add_ordered(sequence, rows, reader)
@@ -394,6 +406,28 @@ class Gatherer:
             part.changes += 1
             part.size_bytes += 24 if row is None else len(row)
         self._row = data
+
+    def _merge_own(self, sequence: bytes, rows: _Rows, reader: Reader, own: int) -> None:
+        """As `_merge`, for the rows of one lane."""
+        inserted, updated, deleted = rows
+        target, decode, lanes, last = reader.target, reader.decoded, self._lanes, self._row
+        tells = self._is_known and target.shape.tells_missing
+        for kind in sequence:
+            data = next(inserted if kind == 0 else updated if kind == 1 else deleted)
+            old, key = reader.keys(kind, data)
+            is_there = tells and kind != 0 and data != last
+            if old != key:
+                if lane_of(key_text(old), target.seed, lanes) == own:
+                    self._put_state(target, old, None, is_there=is_there)
+                is_there = False
+            if lane_of(key_text(key), target.seed, lanes) == own:
+                row = None
+                if kind == 0:
+                    row = decode.insert(data)[1]
+                elif kind == 1:
+                    row = decode.update(data)[2]
+                self._put_state(target, key, row, is_there=is_there)
+            self._row = data
 
     def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
         inserted, updated, deleted = rows

@@ -252,14 +252,15 @@ class ProgressTable:
         """commit_ts and piece of a lane, once whoever is about to change it has ended."""
         return b"SELECT commit_ts, piece FROM " + self._table + self._where(lane) + b" FOR UPDATE"
 
-    def move(self, lane: int, before: LanePosition, after: LanePosition) -> bytes:
-        """Moves a lane on. Affects one row, or none if the row is not where we left it."""
+    def move(self, lane: int, lanes: int, before: LanePosition, after: LanePosition) -> bytes:
+        """Moves a lane on, one of so many. Affects one row, or none if the row is not where we left
+        it, or is of another layout, in which the lane has other keys."""
         return (
             b"UPDATE "
             + self._table
             + b" SET commit_ts = %d, piece = %d" % after
             + self._where(lane)
-            + b" AND commit_ts = %d AND piece = %d" % before
+            + b" AND lanes = %d AND commit_ts = %d AND piece = %d" % (lanes, *before)
         )
 
     def lay_out(self, positions: Sequence[LanePosition]) -> tuple[bytes, ...]:
@@ -325,6 +326,14 @@ class ProgressTable:
         return b"SELECT table_id, shape FROM %b WHERE cluster_id = %d" % (
             self._shapes,
             self._cluster_id,
+        )
+
+    def shape(self, table_id: int) -> bytes:
+        """That of a table, locked."""
+        return b"SELECT shape FROM %b WHERE cluster_id = %d AND table_id = %d FOR UPDATE" % (
+            self._shapes,
+            self._cluster_id,
+            table_id,
         )
 
     def note_shape(self, table_id: int, shape: str) -> bytes:

@@ -101,6 +101,20 @@ class Reader:
         """The fast ones, and those for a row at which a fast one raises ODD."""
         self.decoded = slow if fast is None else _either(fast, slow)
         """Both in one. They raise CorruptRow only."""
+        self._keys: Decoders | None = None
+
+    def keys(self, kind: int, row: bytes) -> tuple[Key, Key]:
+        """The old key and the new one of a row of this kind (as `original_statements`), decoded
+        without the rest where rows are laid out. Raises CorruptRow."""
+        if self._keys is None:
+            key = self.target.shape.key
+            fast = laid_out(self.table, [each.column for each in key], key)
+            self._keys = self.decoded if fast is None else _either(fast, self.decoders[1])
+        if kind == 1:
+            old, new, _ = self._keys.update(row)
+            return old, new
+        only = self._keys.insert(row)[0] if kind == 0 else self._keys.delete(row)
+        return only, only
 
     # --- one statement a row ---------------------------------------------------------------
 

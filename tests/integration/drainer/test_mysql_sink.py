@@ -14,7 +14,12 @@ from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml, Skip
-from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
+from binlogd.errors import (
+    ConfigError,
+    DownstreamUnavailable,
+    DownstreamWentBack,
+    StatementRejected,
+)
 from binlogd.tso import Tso
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_rows import (
@@ -140,6 +145,19 @@ async def test_two_sinks_of_one_upstream_do_not_write_beside_each_other(db: Mari
             await old.submit([dml(6, inserted(T, (2, 2, b"")))])
             await old.flush()
     assert raised.group_contains(ConfigError, match="another Drainer", depth=None)
+
+
+async def test_a_sink_whose_lanes_another_laid_out_anew_moves_none_of_them(db: MariaDb) -> None:
+    """Where all stood level, lane 0 of two and lane 0 of four stand at one place."""
+    old = sink_for(db, lanes=2)
+    txns = [dml(6 + key, inserted(T, (key, 1, b""))) for key in range(40)]
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - the second stops the first
+        async with running(old):
+            await apply(sink_for(db, lanes=4), Skip(Tso(5)))
+            await old.submit(txns)
+            await old.flush()
+    assert raised.group_contains(DownstreamWentBack, depth=None)
+    assert db.execute("SELECT COUNT(*) FROM s.t") == [(b"0",)]
 
 
 # --- DDL -------------------------------------------------------------------------------------

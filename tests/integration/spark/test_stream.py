@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -20,12 +21,20 @@ from pyspark.sql.types import StructType
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError
+from binlogd.settings import config
+from binlogd.settings.setup import Setup
+from binlogd.spark.database import DatabaseSink
+from binlogd.spark.pipeline import DatabaseTarget, PipelineOptions, start
 from binlogd.spark.request import request
 from binlogd.spark.source import StreamReader, check_limit
+from tests.support.appliance import into_mariadb
 from tests.support.logged import Logged, expected, read
+from tests.support.mariadb import MariaDb
+from tests.support.model_in_mysql import PREFIX, model_differences
 from tests.support.spark import WarmSpark
 from tests.support.streams import folded
 from tests.workload.generator import Options
+from tests.workload.tables import STANDARD
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +155,23 @@ def test_an_error_reaches_the_user_with_what_to_do(spark: SparkSession, logged: 
     options = logged.options(table="bank.accounts", columns="nope")
     with pytest.raises(Exception, match="has no stored column nope"):
         spark.read.format("binlogd").options(**options).load()
+
+
+async def test_tasks_keep_a_database_that_holds_what_the_upstream_did(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    """Lanes of two cores, batch by batch, with DDL between."""
+    tables = tuple(each for each in STANDARD if each.name in ("accounts", "transfers", "audit"))
+    made = Options(seed=73, transactions=60, ddl_every=40, prefix=PREFIX, tables=tables)
+    logged = Logged.write(tmp_path, made)
+    source = logged.options(maxTransactionsPerTrigger="40")
+    setup = Setup(config.parse(into_mariadb(mariadb), "the test's"))
+    checkpoint = str(tmp_path / "checkpoint")
+    sink = DatabaseSink(setup, request({**source, "form": "binlog"}))
+    target = DatabaseTarget(sink, checkpoint)
+    query = start(spark, PipelineOptions(source, checkpoint, None), target)
+    await asyncio.to_thread(query.awaitTermination)
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) > 1
+    assert await model_differences(logged.workload, mariadb) == []
+    lanes = mariadb.execute("SELECT lane, lanes FROM tidb_binlog.progress WHERE lane >= 0")
+    assert lanes == [(b"0", b"2"), (b"1", b"2")]

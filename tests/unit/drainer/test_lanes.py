@@ -178,6 +178,61 @@ def test_however_parts_are_taken_and_lives_end_every_change_is_applied_once(seed
     assert [_applied(parts) for parts in applied] == expected
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_has_one_lane_alone_makes_of_it_what_one_with_all_lanes_does(seed: int) -> None:
+    """Tables of every kind, statements and what they must find."""
+    txns, lanes = Upstream(Random(seed)).transactions(80), 3
+    targets: dict[int, Target] = {}
+    known_after = txns[len(txns) // 2].commit_ts
+    whole = Gatherer([LanePosition(NO_TS)] * lanes, Limits(changes_max=10**6), known_after)
+    for dml in txns:
+        list(whole.add(dml, _readers(dml, targets)))
+    for lane in range(lanes):
+        stored, limits = [LanePosition(NO_TS)] * lanes, Limits(changes_max=10**6)
+        alone = Gatherer(stored, limits, known_after, lane)
+        for dml in txns:
+            list(alone.add(dml, _readers(dml, targets)))
+        found, expected = alone.take(lane), whole.take(lane)
+        assert found is not None
+        assert expected is not None
+        assert list(found.statements(1 << 20)) == list(expected.statements(1 << 20))
+        assert (found.end, found.changes) == (expected.end, expected.changes)
+        assert alone.changes_waiting == 0, "nothing of the other lanes"
+
+
+@pytest.mark.parametrize("lane", range(3))
+def test_one_lane_alone_goes_on_where_it_was_killed_in_a_transaction(lane: int) -> None:
+    kinds = [kind for kind in KINDS if kind.name in ("no_key", "null_key", "one_key")]
+    txns, lanes, targets = Upstream(Random(5), kinds).transactions(60), 3, dict[int, Target]()
+    whole = Gatherer([LanePosition(NO_TS)] * lanes, Limits(changes_max=10**6))
+    limits = Limits(changes_max=5, cut_changes_max=2)
+    positions, applied, rng = [LanePosition(NO_TS)], list[Part](), Random(lane)
+    for dml in txns:
+        list(whole.add(dml, _readers(dml, targets)))
+    for _ in range(400):  # lives
+        position = positions[-1]
+        alone = Gatherer([position] * lanes, limits, own=lane)
+        for dml in txns:
+            if dml.commit_ts <= position.whole_ts:
+                continue
+            list(alone.add(dml, _readers(dml, targets)))
+            if rng.random() < 0.3 and (part := alone.take(lane)) is not None:
+                applied.append(part)
+                positions.append(part.end)
+            if rng.random() < 0.1:
+                break
+        else:
+            if (part := alone.take(lane)) is not None:
+                applied.append(part)
+            break
+    part = whole.take(lane)
+    changes = 0 if part is None else part.changes
+    assert sum(each.changes for each in applied) == changes, "each change once"
+    of_one = {each: items for each, items in _applied(applied).items() if each != "h.one_key"}
+    expected = _applied([part] if part else [])
+    assert of_one == {each: items for each, items in expected.items() if each != "h.one_key"}
+
+
 def _steps(gatherer: Gatherer, dml: Dml, targets: dict[int, Target]) -> range:
     list(gatherer.add(dml, _readers(dml, targets)))
     return range(2)
