@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic  # noqa: TID251 - no event loop: it blocks anyway
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +29,6 @@ from binlogd.archive.task import Follow, FollowAnswer, Stand
 from binlogd.archive.upload import checksum_of, described
 from binlogd.errors import BinlogdError, Refused
 from binlogd.host.child import CANNOT, yield_to_others
-from binlogd.host.clock import WallClock
 from binlogd.host.disk import alone_in
 from binlogd.log.directory import pump_directory, segment_file
 from binlogd.log.drive import segment_batches
@@ -154,7 +154,7 @@ class Follower:
         size, begin = shard.offset - shard.begin, shard.begin
         checksum = checksum_of(self._path(shard), size, begin)
         index = shard.fold.index(size_bytes=size, crc32c=checksum, is_sealed=False)
-        self._jobs |= {job: self._jobs.get(job, _now_s()) for job in index.ddl_jobs}
+        self._jobs |= {job: self._jobs.get(job, monotonic()) for job in index.ddl_jobs}
         content, _ = encode_places(shard.fold.places)
         sync = tuple(SyncPoint(each.offset - begin, each.seen_ts) for each in index.sync)
         told = msgspec.structs.asdict(msgspec.structs.replace(index, open=(), sync=sync))
@@ -195,7 +195,7 @@ class Follower:
             except FileNotFoundError:
                 return True
             known = {each.id for each in msgspec.json.decode(history, type=list[_Job])}
-            over_s = _now_s() - HISTORY_S
+            over_s = monotonic() - HISTORY_S
             self._jobs = {
                 job: seen_s
                 for job, seen_s in self._jobs.items()
@@ -216,7 +216,7 @@ class Follower:
             )
         self._store.put(TAIL_NAME, content)
         self._written = content
-        over_s = _now_s() + self._grace_s
+        over_s = monotonic() + self._grace_s
         self._leaving.extend((over_s, name) for name in self._gave_way)
         self._gave_way.clear()
 
@@ -233,13 +233,9 @@ class Follower:
 
     def _sweep(self) -> None:
         for _ in range(REMOVED_MAX):
-            if not self._leaving or self._leaving[0][0] > _now_s():
+            if not self._leaving or self._leaving[0][0] > monotonic():
                 return
             self._store.remove(self._leaving.popleft()[1])
-
-
-def _now_s() -> float:
-    return WallClock().wall_ms() / 1000
 
 
 class _Job(msgspec.Struct):

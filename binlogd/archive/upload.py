@@ -279,7 +279,7 @@ def _put_history(store: ArchiveStore, task: Task, kept: ArchiveCatalog) -> tuple
     now = extend(0, content)
     before = store.read(HISTORY_NAME) if HISTORY_NAME in store.names() else None
     if before != content:
-        if kept.segments and before is not None:
+        if before is not None:
             both = (extend(0, before), now)
             put_catalog(
                 store, msgspec.structs.replace(kept, history_crc32c=both), task.page_segments

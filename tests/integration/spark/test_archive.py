@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.archive.catalog import read_catalog
+from binlogd.archive.catalog import history_of, read_catalog
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Mark, Task
 from binlogd.archive.upload import archive, verify
@@ -84,6 +84,28 @@ def test_a_second_archiver_of_a_directory_waits_for_the_first(
     archive(task(logged, url), told)
     assert beside
     assert archive(task(logged, url)).segments == 0, "now it may, and all is there"
+
+
+def test_the_history_is_known_while_it_is_written_anew_without_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path / "data", [prewrite(10)], shards=1)
+    history, url = tmp_path / "history.json", str(tmp_path / "archive")
+    asked = Task(data_dir=str(tmp_path / "data"), url=url, history=str(history))
+    whole = list[bytes]()
+
+    def put(store: ArchiveStore, name: str, content: bytes) -> None:
+        write(store, name, content)
+        if (tmp_path / "archive" / "catalog.json").exists():
+            whole.append(history_of(store, read_catalog(store).history_crc32c))
+
+    write = ArchiveStore.put
+    monkeypatch.setattr(ArchiveStore, "put", put)
+    for content in (b"[]", b"[ ]", b"[  ]"):
+        history.write_bytes(content)
+        archive(asked)
+    assert set(whole) == {b"[]", b"[ ]", b"[  ]"}
+    assert len(read_catalog(ArchiveStore.open(url)).history_crc32c) == 1
 
 
 def test_a_segment_that_grows_is_not_taken_for_one_that_the_archive_has(

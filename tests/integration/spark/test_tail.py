@@ -56,7 +56,7 @@ class Workloads(NamedTuple):
 @pytest.fixture(scope="module")
 def all_of_it(tmp_path_factory: pytest.TempPathFactory) -> Workloads:
     directory = tmp_path_factory.mktemp("all")
-    options = Options(seed=5, transactions=100, ddl_every=30)
+    options = Options(seed=5, transactions=80, ddl_every=30)
     logged = Logged.write(directory, options)
     archive_all(logged, str(directory / "whole"))
     payloads = [each.payload for each in Workload(options).records()]
@@ -118,7 +118,7 @@ def test_whoever_reads_the_archive_has_what_was_durable(
 ) -> None:
     scene = Scene(tmp_path, url, all_of_it)
     rng, merged, largest, parts = Random(3), 0, 0, list[TailPart]()
-    steps = 12 if "://" in url else 40
+    steps = 20 if "://" in url else 30
     while not scene.is_over:
         scene.grow(rng.randrange(1, 1000 // steps))
         resolved_ts = scene.follow()
@@ -339,7 +339,7 @@ def leftovers(url: str) -> set[str]:
     return there - named
 
 
-@pytest.mark.parametrize("stride", [19, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("stride", [23, pytest.param(1, marks=pytest.mark.soak)])
 def test_killed_at_any_step_an_archive_is_a_prefix_and_goes_on(
     tmp_path: Path, all_of_it: Workloads, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
