@@ -7,7 +7,7 @@ their own. Source: docs/reference/sizing.md, tests/unit/test_remembered.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LIMITED = (
     "pump.shard.sorter.Sorter._outcomes",
@@ -55,6 +55,8 @@ class Look:
     objects: int
     lasting_threads: int = 0
     """But for those that a pool of few begins when it needs them."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """In use, and held for later by the allocator (`watched.py`)."""
 
     @property
     def limited(self) -> int:

@@ -9,7 +9,7 @@ The process is killed in the first sixth of the time alone: what it uses is meas
 that begins then; the other faults go on. Its warm-up is left out, which lasts until its caches are
 full: the process tells how many entries they have (`caches.py`). Where they are still filling at
 the end, the run was too short to judge memory, and says so. Containers without a limit are counted
-apart. At the end it is killed once more, catches up, and every row is compared with what the model
+apart, and so is what is in use of the memory: what an allocator has taken it keeps for later. At the end it is killed once more, catches up, and every row is compared with what the model
 says.
 
     python -m tests.soak.load --minutes 60
@@ -70,6 +70,7 @@ QUIET_S = (6.0, 20.0)
 CATCH_UP_S, START_S, LOOK_S = 600.0, 300.0, 30.0
 PREFIX = "soak_"
 UNLIMITED = "entries of containers without a limit"
+BLOCKS, BYTES = "small objects in memory", "larger ones in memory"
 THREADS = "threads, but for pools with a limit"
 _CLUSTER_ID = 4712
 _KEPT = "2m"
@@ -89,6 +90,8 @@ class Measure:
 MEASURES = (
     Measure("resident memory", "MB", 6.0, is_memory=True),
     Measure("memory of its own", "MB", 6.0, is_memory=True),
+    Measure(BLOCKS, "thousand", 20.0, is_memory=True),
+    Measure(BYTES, "MB", 3.0, is_memory=True),
     Measure(UNLIMITED, "", 1_000.0),
     Measure("descriptors", "", 1.0),
     Measure(THREADS, "", 0.5),
@@ -296,6 +299,8 @@ class Load:
                 for name, value in (
                     (UNLIMITED, sum(look.unlimited.values())),
                     (THREADS, look.lasting_threads),
+                    (BLOCKS, look.memory["blocks"] / 1e3),
+                    (BYTES, look.memory["bytes_in_use"] / (1 << 20)),
                 ):
                     self.ran.samples.setdefault(name, []).append((look.at_s, value))
 
@@ -310,7 +315,13 @@ class Load:
                 return None
             time.sleep(0.1)
         found = json.loads(told.read_text())
-        return Look(at_s, found["containers"], found["objects"], found["lasting_threads"])
+        return Look(
+            at_s,
+            found["containers"],
+            found["objects"],
+            found["lasting_threads"],
+            found["memory"],
+        )
 
     def _of_process(self) -> dict[str, float]:
         """What the system says about it; nothing while it is being started."""
@@ -410,6 +421,7 @@ def document(load: Load, minutes: float, seed: int, different: list[str]) -> dic
         "fitted_s": round(minutes * 60 - load.first_s),
         "caches_full": load.is_full,
         "cache_entries": [look.limited for look in load.ran.looks],
+        "memory": [dict(look.memory) for look in load.ran.looks],
         "containers": dict(load.ran.looks[-1].containers) if load.ran.looks else {},
         "measures": [
             {

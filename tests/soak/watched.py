@@ -6,11 +6,13 @@ that WATCHED_OBJECTS names. The program itself is as it is.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import runpy
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,34 @@ VARIABLE = "WATCHED_OBJECTS"
 TYPES_MAX = 60
 
 
+class _Mallinfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def _memory() -> dict[str, int]:
+    """What is in use, and what the allocator of C holds for later: Python's small objects by
+    number, everything larger in bytes."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Mallinfo
+    of_c = mallinfo()
+    return {
+        "blocks": sys.getallocatedblocks(),
+        "bytes_in_use": of_c.uordblks + of_c.hblkhd,
+        "bytes_for_later": of_c.fordblks,
+    }
+
+
 def _tell(*_: Any) -> None:
     target = Path(os.environ[VARIABLE])
+    memory = _memory()  # before anything is made to count it
     gc.unfreeze()
     containers = long_containers()  # first: what has looked at attributes leaves dicts
     objects = objects_of_process()
@@ -34,6 +62,7 @@ def _tell(*_: Any) -> None:
         "containers": dict(containers),
         "objects": sum(objects.values()),
         "lasting_threads": len(os.listdir("/proc/self/task")) - begun,
+        "memory": memory,
         "types": dict(objects.most_common(TYPES_MAX)),
     }
     gc.freeze()  # as the program had left it
