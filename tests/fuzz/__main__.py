@@ -29,7 +29,7 @@ INPUT_BYTES_MAX = 4096
 INPUT_S_MAX = 10
 MEMORY_MIB_MAX = 1500
 CHILD_S_MAX = 200
-"""Then another process goes on: what instruments the code keeps some 25 KB for each input."""
+"""Then another process goes on: what instruments the code keeps up to 25 KB for each input."""
 CRASHES_MAX = 5
 """Of one target in one run; the same place counts once."""
 KEPT_BYTES_MAX = 24 << 10
@@ -58,6 +58,8 @@ def search(name: str, seconds: int) -> dict[str, Any]:
         if artefact is None:
             if not executions:
                 raise ChildProcessError(f"{name}: the search did not run:\n{output[-4000:]}")
+            continue
+        if not _fails_alone(name, artefact[1]):
             continue
         reasons = _FAULT.findall(output)
         reason = reasons[-1] if reasons else "time or memory"
@@ -92,6 +94,21 @@ def _searched(name: str, work: Path, seconds: int) -> str:
         check=False,
     )
     return done.stdout.decode(errors="replace")
+
+
+def _fails_alone(name: str, artefact: str) -> bool:
+    """Whether it was this input: what instruments the code keeps memory for each one before it."""
+    alone = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.fuzz.child", name),
+            *(f"-timeout={INPUT_S_MAX}", f"-rss_limit_mb={MEMORY_MIB_MAX}", artefact),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=INPUT_S_MAX + 300,
+        check=False,
+    )
+    return alone.returncode != 0
 
 
 def smallest(name: str, inputs: Iterable[bytes]) -> list[bytes]:

@@ -9,8 +9,8 @@ The process is killed in the first sixth of the time alone: what it uses is meas
 that begins then; the other faults go on. Its warm-up is left out, which lasts until its caches are
 full: the process tells how many entries they have (`caches.py`). Where they are still filling at
 the end, the run was too short to judge memory, and says so. Containers without a limit are counted
-apart, and so is what is in use of the memory: what an allocator has taken it keeps for later. At the end it is killed once more, catches up, and every row is compared with what the model
-says.
+apart, and so is what is in use of the memory: what an allocator has taken it keeps for later. At
+the end it is killed once more, catches up, and every row is compared with what the model says.
 
     python -m tests.soak.load --minutes 60
 
