@@ -43,9 +43,10 @@ class PendingItem(NamedTuple, Generic[T]):
 
 def pending(txn: Txn, form: T, size_bytes: int) -> PendingItem[T]:
     """A transaction that waits in some form; `size_bytes` is what this takes."""
-    is_dml, is_ddl = isinstance(txn, Dml), isinstance(txn, Ddl) and not txn.is_skipped
-    rows = txn.row_count if isinstance(txn, Dml) else 0
-    return PendingItem(txn.commit_ts, form, size_bytes, rows, is_dml, is_ddl)
+    if isinstance(txn, Dml):
+        return PendingItem(txn.commit_ts, form, size_bytes, txn.row_count, is_dml=True)
+    is_ddl = isinstance(txn, Ddl) and not txn.is_skipped
+    return PendingItem(txn.commit_ts, form, size_bytes, is_ddl=is_ddl)
 
 
 def pending_whole(txn: Txn) -> PendingItem[Txn]:
@@ -82,7 +83,7 @@ class PendingTransactions(Generic[T]):
             if item.commit_ts <= self.resumed_ts:
                 continue
             assert item.commit_ts >= self._last_ts, "transactions out of order"
-            if item.commit_ts > self._last_ts:
+            if item.commit_ts > self._last_ts and self._is_full():
                 await self._room()
             self._items.append(item)
             self._rows += item.rows
@@ -101,7 +102,7 @@ class PendingTransactions(Generic[T]):
             await self._move()
         self._raise_failure()
 
-    async def run(self, apply: Callable[[Sequence[T]], Awaitable[None]]) -> None:
+    async def run(self, apply: Callable[[Sequence[PendingItem[T]]], Awaitable[None]]) -> None:
         """Has group after group applied; ends after `close`. `apply` returns when the group is
         durable with its progress. Raises what it raises."""
         try:
@@ -111,7 +112,7 @@ class PendingTransactions(Generic[T]):
                     if self._is_closing:
                         return
                     group = self._group()
-                    await apply([item.form for item in group])
+                    await apply(group)
                     self._done(group)
         except BinlogdError as error:
             self._failure = error
@@ -174,12 +175,12 @@ class PendingTransactions(Generic[T]):
     def _is_over(self) -> bool:
         return self._is_closing or self._failure is not None
 
+    def _is_full(self) -> bool:
+        rows = self._rows + len(self._items)  # what has no rows takes room too
+        return rows > self._limits.queued_rows or self._bytes > self._limits.queued_bytes
+
     async def _room(self) -> None:
-        limits = self._limits
-        while not self._is_over:
-            rows = self._rows + len(self._items)  # what has no rows takes room too
-            if rows <= limits.queued_rows and self._bytes <= limits.queued_bytes:
-                break
+        while self._is_full() and not self._is_over:
             await self._move()
         self._raise_failure()
 

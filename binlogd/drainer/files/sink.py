@@ -15,10 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
-from operator import attrgetter
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
@@ -48,13 +46,6 @@ SLICE_ROWS = 256
 """Rows encoded between two turns of the loop, some milliseconds."""
 
 log = structlog.get_logger(__name__)
-
-
-class _Record(NamedTuple):
-    """What a transaction is in the files: nothing, a record, or several for some DDL."""
-
-    commit_ts: Tso
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +82,7 @@ class FileSink:
         self._name = LogFile(0, "")
         self._written_ts = NO_TS
         self._bytes = 0
-        self._pending = PendingTransactions[_Record](self._options.limits)
+        self._pending = PendingTransactions[bytes](self._options.limits)
         self._encoders = PerTable(ChangeEncoder)
         self._measures = FileMeasures()
 
@@ -145,11 +136,12 @@ class FileSink:
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """Encodes and queues; waits for room. Raises RowMismatch, and what `run` failed with."""
-        new = (each for each in combined(txns) if each.commit_ts > self._pending.resumed_ts)
-        for _, same in groupby(new, attrgetter("commit_ts")):
-            await self._pending.put([await self._encoded(txn) for txn in same])
+        resumed_ts = self._pending.resumed_ts
+        new = [each for each in combined(txns) if each.commit_ts > resumed_ts]
+        await self._pending.put([await self._encoded(txn) for txn in new])
 
-    async def _encoded(self, txn: Txn) -> PendingItem[_Record]:
+    async def _encoded(self, txn: Txn) -> PendingItem[bytes]:
+        """What it is in the files: nothing, a record, or several for some DDL."""
         data = b""
         match txn:
             case Dml():
@@ -159,7 +151,7 @@ class FileSink:
                 database = "" if txn.job.type == ActionType.CREATE_SCHEMA else txn.database
                 texts = (ddl_text(database, each) for each in txn.statements)
                 data = b"".join(encode_record(ddl_binlog(txn.commit_ts, each)) for each in texts)
-        return pending(txn, _Record(txn.commit_ts, data), len(data))
+        return pending(txn, data, len(data))
 
     async def _dml(self, txn: Dml) -> bytes:
         events: list[bytes] = []
@@ -187,7 +179,7 @@ class FileSink:
             finally:
                 tidying.cancel()
 
-    async def _write(self, group: Sequence[_Record]) -> None:
+    async def _write(self, group: Sequence[PendingItem[bytes]]) -> None:
         """Durable when it returns: one sync for each file that it goes to. Raises LogFailed."""
         try:
             while group:  # ends: a file that has room takes one at least
@@ -196,24 +188,24 @@ class FileSink:
                     await self._file.close()
                     await self._begin_file(self._name.number + 1)
                 count = _fitting(group, self._options.max_file_bytes - self._file.size)
-                await self._append([each for each in group[:count] if each.data])
+                await self._append([each for each in group[:count] if each.form])
                 group = group[count:]
         except OSError as error:
             raise LogFailed(self._directory / self._name.name, error) from error
 
-    async def _append(self, records: Sequence[_Record]) -> None:
+    async def _append(self, records: Sequence[PendingItem[bytes]]) -> None:
         assert self._file is not None, "run before open"
         if not records:
             return
         clock = asyncio.get_running_loop().time
         begin_s = clock()
         try:
-            await self._file.append([each.data for each in records], sync=True)
+            await self._file.append([each.form for each in records], sync=True)
         except OSError:
             await self._cut_back(self._file.size)
             raise
         self._written_ts = records[-1].commit_ts
-        size_bytes = sum(len(each.data) for each in records)
+        size_bytes = sum(each.size_bytes for each in records)
         self._measures.wrote(size_bytes, clock() - begin_s)
         self._bytes += size_bytes
 
@@ -269,13 +261,13 @@ class FileSink:
         return replace(now, files=self._measures.statistics())
 
 
-def _fitting(records: Sequence[_Record], room_bytes: int) -> int:
+def _fitting(records: Sequence[PendingItem[bytes]], room_bytes: int) -> int:
     """How many go into a file: up to the one that fills it, and all of its commit_ts."""
     size_bytes = 0
     for count, each in enumerate(records):
         if size_bytes >= room_bytes and each.commit_ts != records[count - 1].commit_ts:
             return count
-        size_bytes += len(each.data)
+        size_bytes += each.size_bytes
     return len(records)
 
 

@@ -15,7 +15,12 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.kafka.avro_schemas import AvroSchemas
 from binlogd.drainer.kafka.broker import MESSAGE_TOO_LARGE, Broker, BrokerOptions, TooLarge
 from binlogd.drainer.kafka.message import KafkaMessage, Notation
-from binlogd.drainer.pending import PendingLimits, PendingTransactions, pending_whole
+from binlogd.drainer.pending import (
+    PendingItem,
+    PendingLimits,
+    PendingTransactions,
+    pending_whole,
+)
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import ConfigError, CorruptRow, RowMismatch, StatementRejected
@@ -64,7 +69,8 @@ class KafkaSink:
         """Sends what is queued; ends after `close`."""
         await self._pending.run(self._send)
 
-    async def _send(self, group: Sequence[Txn]) -> None:
+    async def _send(self, items: Sequence[PendingItem[Txn]]) -> None:
+        group = [item.form for item in items]
         if self._schemas is not None:
             await self._schemas.register(group)
         if any(_has_messages(txn) for txn in group):

@@ -24,7 +24,12 @@ from typing import Any, NamedTuple
 import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.pending import PendingLimits, PendingTransactions, pending_whole
+from binlogd.drainer.pending import (
+    PendingItem,
+    PendingLimits,
+    PendingTransactions,
+    pending_whole,
+)
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.rows.shape import tells_missing
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
@@ -154,8 +159,9 @@ class SqliteSink:
         """Applies what is queued; ends after `close`."""
         await self._pending.run(self._apply)
 
-    async def _apply(self, group: Sequence[Txn]) -> None:
+    async def _apply(self, items: Sequence[PendingItem[Txn]]) -> None:
         """Some whole transactions in one of SQLite's, with the progress."""
+        group = [item.form for item in items]
         assert self._connection is not None, "run before open"
         last_ts = group[-1].commit_ts
         await self._execute("BEGIN IMMEDIATE", (), self._pending.applied_ts)

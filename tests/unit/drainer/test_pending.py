@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from binlogd.drainer.pending import PendingLimits, PendingTransactions, pending_whole
+from binlogd.drainer.pending import (
+    PendingItem,
+    PendingLimits,
+    PendingTransactions,
+    pending_whole,
+)
 from binlogd.drainer.txn import Skip, Txn
 from binlogd.tso import Tso
 
@@ -15,8 +20,8 @@ async def test_a_group_is_full_only_where_a_commit_ts_ends() -> None:
     pending = PendingTransactions[Txn](PendingLimits(queued_rows=100, group_rows=3))
     groups: list[list[int]] = []
 
-    async def apply(group: Sequence[Txn]) -> None:
-        groups.append([txn.commit_ts for txn in group])
+    async def apply(group: Sequence[PendingItem[Txn]]) -> None:
+        groups.append([item.commit_ts for item in group])
 
     txns = [Skip(Tso(ts)) for ts in (1, 2, 2, 2, 2, 3, 4, 4, 5)]
     await pending.put(map(pending_whole, txns))
