@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import struct
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 
 from binlogd.tidb.cast_times import number_text, rounded_number
-from binlogd.tidb.columns import shortest_single
+from binlogd.tidb.columns import shortest_single, single
 from binlogd.tidb.families import COUNTED, LABELLED, STRINGS, TIMES, Family, family_of
 from binlogd.tidb.jsonb import double_text, json_bytes, json_text
 from binlogd.tidb.kinds import Tp
@@ -153,11 +152,7 @@ def to_float(old: Column, new: Column) -> Cast | None:
     if double is None:
         return None
 
-    def cast(value: Value) -> Value:
-        narrowed: float = struct.unpack("<f", struct.pack("<f", double(value)))[0]
-        return narrowed
-
-    return cast
+    return lambda value: single(_float(double(value)))
 
 
 def _number_of(old: Column) -> Callable[[Value], Decimal] | None:

@@ -295,6 +295,12 @@ def _family(column: Column) -> _Family | None:
 # --- FLOAT -----------------------------------------------------------------------------
 
 
+def single(value: float) -> float:
+    """What 32 bits hold of it. Raises OverflowError."""
+    narrowed: float = _F32.unpack(_F32.pack(value))[0]
+    return narrowed
+
+
 def shortest_single(value: float) -> float:
     """The number with the fewest digits that is the same in 32 bits: 0.1, not 0.10000000149."""
     wanted = _F32.pack(value)

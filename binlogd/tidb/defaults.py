@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
-from struct import Struct
 
 from binlogd.errors import CorruptRow
-from binlogd.tidb.columns import Value
+from binlogd.tidb.columns import Value, single
 from binlogd.tidb.jsonb import json_bytes, json_text
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.layout import INTEGER_TYPES, MOMENT_TYPES
@@ -30,8 +29,6 @@ from binlogd.tidb.times import (
     fraction_text,
     packed_time,
 )
-
-_F32 = Struct(">f")
 
 
 def missing_value(column: Column) -> Value:
@@ -113,10 +110,7 @@ def _float(column: Column, text: str) -> Value:
         value = round(value, scale)
     if value - value != 0.0:
         raise ValueError("no finite number")
-    if column.field_type.tp == Tp.FLOAT:
-        widened: float = _F32.unpack(_F32.pack(value))[0]
-        return widened
-    return value
+    return single(value) if column.field_type.tp == Tp.FLOAT else value
 
 
 def _decimal(column: Column, text: str) -> Value:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlogd.errors import ConfigError, CorruptRow
 from binlogd.snapshot.bases.dump_rows import Raw
+from binlogd.tidb.columns import single
 from binlogd.tidb.defaults import in_form_of
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
@@ -53,16 +53,11 @@ def _plain_reader(column: Column, zone: tzinfo | None) -> Callable[[bytes], Valu
     return _READERS.get(tp) or (lambda raw: in_form_of(column, raw.decode()))
 
 
-def _float32(raw: bytes) -> float:
-    narrowed: float = struct.unpack("<f", struct.pack("<f", float(raw)))[0]
-    return narrowed
-
-
 _READERS: dict[int, Callable[[bytes], Value]] = {
     **dict.fromkeys(STRING_TYPES, bytes),
     **dict.fromkeys((Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR), int),
     Tp.BIT: lambda raw: int.from_bytes(raw, "big"),
-    Tp.FLOAT: _float32,
+    Tp.FLOAT: lambda raw: single(float(raw)),
     Tp.DOUBLE: float,
 }
 
