@@ -273,17 +273,13 @@ async def _staged(
         with suppress(OSError):  # the disk may be full
             await over(files.run(partial(shutil.copyfile, log_path, kept)))
         hint = "; what is finished is kept: --resume goes on from there"
-        hint = hint if _has_any(begun.job) else ""
+        hint = hint if marks.has_any(begun.job / marks.STATE) else ""
         raise ExportFailed(f"{error}\nAll that Spark said: {kept}{hint}") from error
-
-
-def _has_any(job: Path) -> bool:
-    return marks.has_any(job / marks.STATE)
 
 
 def _is_kept(job: Path, error: BaseException) -> bool:
     """After a failure, if there is anything to go on from; not after a cancellation."""
-    return isinstance(error, ExportFailed) and _has_any(job)
+    return isinstance(error, ExportFailed) and marks.has_any(job / marks.STATE)
 
 
 def _as_it_is(options: ExportOptions, path: Path) -> ExportResult:

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from binlogd.errors import ConfigError
-from binlogd.settings.moment import last_ts
+from binlogd.errors import ConfigError, Refused
+from binlogd.settings.moment import last_ts, wall_clock
 from binlogd.settings.quantities import duration_s
 from binlogd.tidb.turns import COMPARE
 from binlogd.tso import NO_TS, Tso
@@ -389,3 +389,11 @@ def moment(text: str, option: str = "--as-of") -> Moment:
         before_s = duration_s(option, distance, hint)
         return Moment(NO_TS, round(before_s * 1000))
     return Moment(last_ts(text, option))
+
+
+def before_the_log(ts: Tso, begins: Tso) -> Refused:
+    """Of a moment before the first transaction of a log."""
+    return Refused(
+        f"{ts} ({wall_clock(ts)}) lies before {begins} ({wall_clock(begins)}), where the"
+        " log begins: there is nothing to export; name a later moment, or a base"
+    )

@@ -20,6 +20,7 @@ from binlogd.snapshot.log.prewrites import Told, told
 from binlogd.snapshot.log.reader import Slice, payloads_at
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
+    NUMBER_BYTES,
     Handle,
     HandleKind,
     Op,
@@ -30,7 +31,7 @@ from binlogd.snapshot.log.rowkey import (
     placed,
     updated,
 )
-from binlogd.snapshot.log.vectors import KEY_BYTES, Longs, packed_longs, unpacked_longs
+from binlogd.snapshot.log.vectors import Longs, packed_longs, unpacked_longs
 from binlogd.tidb.schema import is_reserved
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
 from binlogd.wire.mutation import LARGE_BYTES
@@ -213,7 +214,7 @@ def _batch(table_id: int, handle: Handle, rows: TableRows) -> pa.RecordBatch | N
         return None
     size = len(found.keys)
     keys = found.keys.astype(">u8").tobytes()
-    ends = np.arange(0, KEY_BYTES * size + 1, KEY_BYTES, dtype=np.int32)
+    ends = np.arange(0, NUMBER_BYTES * size + 1, NUMBER_BYTES, dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(keys)]
     columns = {
         "table_id": np.full(size, table_id, np.int64),

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from binlogd.errors import GaveUp
+from binlogd.snapshot.log.rowkey import NUMBER_BYTES
 from binlogd.snapshot.log.state import folded
 from binlogd.snapshot.log.vectors import (
-    KEY_BYTES,
     arrow_stream,
     is_first,
     key_lengths,
@@ -157,7 +157,7 @@ class _Piece:
 def _hashes(changes: pa.RecordBatch) -> npt.NDArray[np.uint64]:
     """A number for each table and key, equal in every task and every run."""
     keys = changes.column("key")
-    is_number = key_lengths(keys) == KEY_BYTES
+    is_number = key_lengths(keys) == NUMBER_BYTES
     if is_number.all():
         of_key = key_numbers(keys)
     else:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlogd.snapshot.log.rowkey import NUMBER_BYTES
+
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -94,13 +96,10 @@ def unpacked_longs(data: bytes) -> list[Longs]:
 
 # --- keys of row changes ---------------------------------------------------------------------
 
-KEY_BYTES = 8
-"""Of a key that is a number."""
-
 
 def ranks(keys: pa.Array) -> npt.NDArray[np.uint64] | Longs:
     """Numbers that are in the order of the keys, equal where those are."""
-    if np.all(key_lengths(keys) == KEY_BYTES):
+    if np.all(key_lengths(keys) == NUMBER_BYTES):
         return key_numbers(keys)
     coded = keys.dictionary_encode()
     rank = np.empty(len(coded.dictionary), np.int64)

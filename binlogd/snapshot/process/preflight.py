@@ -23,7 +23,7 @@ from binlogd.extras import require
 from binlogd.host.child import answered
 from binlogd.log.drive import segment_batches
 from binlogd.settings.moment import wall_clock
-from binlogd.snapshot.spec import PinnedSegment
+from binlogd.snapshot.spec import PinnedSegment, before_the_log
 from binlogd.tso import MAX_TS, Tso, compose, plus_ms
 from binlogd.wire.peek import peek
 
@@ -183,10 +183,7 @@ def check_moment(
         )
     begins = Tso(min(_first_ts(segments), default=MAX_TS))
     if not has_base and begins < MAX_TS and as_of < plus_ms(begins, -FAR_MS):
-        raise Refused(
-            f"{as_of} ({wall_clock(as_of)}) lies before {begins} ({wall_clock(begins)}), where the"
-            " log begins: there is nothing to export; name a later moment, or a base"
-        )
+        raise before_the_log(as_of, begins)
 
 
 def _first_ts(segments: Sequence[PinnedSegment]) -> Iterator[Tso]:

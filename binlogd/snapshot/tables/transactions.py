@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from binlogd.errors import Corrupt, CorruptRecord, MalformedBinlog, Refused
-from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.log.events import Reads
 from binlogd.snapshot.log.heads import (
     COMMIT,
@@ -19,8 +18,8 @@ from binlogd.snapshot.log.heads import (
     LogHeads,
 )
 from binlogd.snapshot.log.reader import payloads_at
-from binlogd.snapshot.log.vectors import Longs, Mask
-from binlogd.snapshot.spec import ExportSpec
+from binlogd.snapshot.log.vectors import Longs, Mask, is_first
+from binlogd.snapshot.spec import ExportSpec, before_the_log
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.tso import Tso, plus_ms
 from binlogd.wire.peek import changes, peek
@@ -68,10 +67,7 @@ def chosen(spec: ExportSpec, resolved: Tso) -> Tso:
 def check_begin(spec: ExportSpec, begins: Tso, commit_ts: Tso) -> None:
     """Raises Refused for a moment before the first transaction of the log, and no base."""
     if commit_ts < begins and not spec.base:
-        raise Refused(
-            f"{commit_ts} ({wall_clock(commit_ts)}) lies before {begins} ({wall_clock(begins)}),"
-            " where the log begins: there is nothing to export; name a later moment, or a base"
-        )
+        raise before_the_log(commit_ts, begins)
 
 
 def _floors(log: LogHeads) -> Longs:
@@ -171,9 +167,7 @@ def _extremes(log: LogHeads, counts: Mask) -> tuple[Longs, Longs, Longs]:
     start_ts, commit_ts = log.start_ts[counts], log.commit_ts[counts]
     order = np.argsort(start_ts, kind="stable")
     start_ts, commit_ts = start_ts[order], commit_ts[order]
-    is_first = np.ones(len(start_ts), bool)
-    is_first[1:] = start_ts[1:] != start_ts[:-1]
-    begins = np.flatnonzero(is_first)
+    begins = np.flatnonzero(is_first(start_ts))
     if not begins.size:
         return start_ts, commit_ts, commit_ts
     return (
