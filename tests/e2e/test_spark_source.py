@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from binlogd.archive.places import DirectoryIndex
+from binlogd.archive.upload import verify
 from binlogd.spark.source import BinlogdSource
-from tests.support.appliance import Appliance, run
+from tests.support.appliance import Appliance, killed_at_random, run
 from tests.support.logged import read
 from tests.support.recordings_reader import history
 from tests.workload.recording import feed_recording
@@ -112,3 +113,28 @@ def test_a_snapshot_comes_out_of_the_archive_alone(machine: Appliance) -> None:
     assert snapshot["commit_ts"] <= machine.status()["archive"]["resolved_ts"]
     assert snapshot["rows"] > 100
     assert not list((machine.directory / "snapshots").glob(".archive*"))
+
+
+@pytest.mark.soak
+def test_a_node_that_is_killed_leaves_an_archive_that_it_goes_on_with(tmp_path: Path) -> None:
+    machine = Appliance(tmp_path, history=history(RECORDING))
+    with machine.config_file.open("a") as file:
+        file.write(
+            'segment-size = "16 KiB"\n[drainer]\nenabled = false\n'
+            '[archive]\nurl = "archive"\ninterval = 2\ntail-interval = 0.1\n'
+        )
+    try:
+        machine.start()
+        with killed_at_random(machine, seed=7, kills=6):
+            asyncio.run(feed_recording(RECORDING, machine.target))
+        now = machine.wait(lambda status: status["state"] == "online")["max_commit_ts"]
+        machine.wait(lambda status: status["archive"]["resolved_ts"] >= now and not waits(status))
+        assert machine.stop() == 0
+    finally:
+        machine.close()
+    archive = str(tmp_path / "archive")
+    assert verify(archive).problems == ()
+    options = {"form": "binlog", "to": str(now)}
+    found = read({"path": archive, **options})
+    assert found.num_rows > 100
+    assert found.equals(read({"path": str(machine.data_dir), **options}))
