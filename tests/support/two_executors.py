@@ -1,9 +1,10 @@
 """Spark on two executors of one core, each a process: reads an archive, and keeps a lake from it.
 
-    python -m tests.support.two_executors ARCHIVE OUT KILLS
+    python -m tests.support.two_executors ARCHIVE OUT KILLS [CONFIG]
 
 Writes OUT/rows.parquet, what a read of `binlog` gives, and the lake OUT/lake by the pipeline, while
-an executor is killed at the begin of so many stages. Prints what happened, as JSON.
+an executor is killed at the begin of so many stages. With a configuration it keeps the database of
+that instead, and Spark speculates. Prints what happened, as JSON.
 """
 
 from __future__ import annotations
@@ -13,16 +14,25 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from binlogd.settings import config
+from binlogd.settings.setup import Setup
+from binlogd.spark.database import DatabaseSink
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import place_of
-from binlogd.spark.pipeline import LakeTarget, PipelineOptions, start
+from binlogd.spark.pipeline import (
+    DatabaseTarget,
+    LakeTarget,
+    PipelineOptions,
+    PipelineTarget,
+    start,
+)
 from binlogd.spark.request import request
 from binlogd.spark.source import BinlogdSource
 
@@ -32,9 +42,20 @@ STAGES_BETWEEN = 3
 _BACKEND = b"CoarseGrainedExecutorBackend"
 
 
-def made() -> SparkSession:
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.minTaskRuntime": "1ms",
+}
+"""Of two tasks that of the slower one is run twice, whenever an executor is free."""
+
+
+def made(more: Mapping[str, str]) -> SparkSession:
     """A session whose two executors are there."""
     settings = {
+        **more,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "600m",
@@ -116,17 +137,23 @@ def workers(spark: SparkSession, options: dict[str, str]) -> int:
     return len({row["who"] for row in frame.mapInArrow(who, "who BIGINT").collect()})
 
 
-def main(url: str, into: str, kills: int) -> None:
+def main(url: str, into: str, kills: int, config_file: str = "") -> None:
     """See the module."""
-    spark = made()
+    spark = made(SPECULATION if config_file else {})
     spark.dataSource.register(BinlogdSource)
-    options = {"path": url, "form": "binlog", "partitionTransactions": "10"}
-    rows = spark.read.format("binlogd").options(**options).load().toArrow()
-    pq.write_table(rows, f"{into}/rows.parquet")
-    read_by = workers(spark, options)
     source = {"path": url, "maxTransactionsPerTrigger": "50", "partitionTransactions": "10"}
-    asked = request({**source, "form": "changes"})
-    target = LakeTarget(Lake(place_of(f"delta:{into}/lake")), asked, f"{into}/checkpoint")
+    if config_file:
+        asked = request({**source, "form": "binlog"})
+        setup = Setup(config.parse(Path(config_file).read_text(), config_file))
+        target: PipelineTarget = DatabaseTarget(DatabaseSink(setup, asked), f"{into}/checkpoint")
+        read_by = 2
+    else:
+        options = {"path": url, "form": "binlog", "partitionTransactions": "10"}
+        rows = spark.read.format("binlogd").options(**options).load().toArrow()
+        pq.write_table(rows, f"{into}/rows.parquet")
+        read_by = workers(spark, options)
+        asked = request({**source, "form": "changes"})
+        target = LakeTarget(Lake(place_of(f"delta:{into}/lake")), asked, f"{into}/checkpoint")
     killer = Killer(spark, kills)
     killer.start()
     start(spark, PipelineOptions(source, f"{into}/checkpoint", None), target).awaitTermination()
@@ -136,4 +163,4 @@ def main(url: str, into: str, kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
