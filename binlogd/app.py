@@ -53,7 +53,7 @@ from binlogd.node.reloading import Reloading
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable
 from binlogd.node.tracing import make_tracing
 from binlogd.node.upstreams import open_upstream
-from binlogd.node.watching import StatusSources, Watch
+from binlogd.node.watching import Watch
 from binlogd.offline_commands import make_data_dir, open_store
 from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
@@ -242,10 +242,10 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     security = setup.config.security
     receiving = node.receiving
     queue = _queue(setup, upstream, node)
-    watch = Watch(StatusSources(node.own_status, node.counts, node.decided_skips), node.clock)
+    watch = Watch(node.own_status, node.counts, node.decided_skips, node.clock)
     server = Server(
         _services(node),
-        application(node, guard, watch.hub, queue, node.stand_in),
+        application(node, guard, watch.hub, queue, node.stand_in.face if node.stand_in else None),
         ServerLimits(
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,
@@ -331,7 +331,7 @@ def _beside(
             setup,
             upstream,
             pump.logs,
-            lambda ts: pump.hold_gc(HOLD, ts),
+            lambda ts: pump.caretaker.hold(HOLD, ts),
             lambda: pump.max_commit_ts,
         )
         if archiver is not None:

@@ -494,7 +494,7 @@ def make_drainer(
     def hold(commit_ts: Tso) -> None:
         if pump is not None:
             for name in gc_holders(setup):
-                pump.hold_gc(name, commit_ts)
+                pump.caretaker.hold(name, commit_ts)
 
     def saved(checkpoint: Checkpoint) -> None:
         hold(checkpoint.commit_ts)
@@ -556,7 +556,7 @@ def make_replication(  # noqa: PLR0913 - each is a part of the node that it stan
     def release() -> None:
         if pump is not None:
             for name in gc_holders(setup):
-                pump.release_gc(name)
+                pump.caretaker.release(name)
 
     return Replication(
         lambda: make_drainer(current(), disk, pump, upstream, measures, registered),

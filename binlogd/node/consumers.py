@@ -35,9 +35,9 @@ class RemoteDrainers:
 
     def __init__(self, pump: Pump, registry: Registry, own_id: str) -> None:
         """`own_id` is the Drainer of this process, which speaks for itself."""
-        self._pump, self._registry, self._own_id = pump, registry, own_id
+        self._caretaker, self._registry, self._own_id = pump.caretaker, registry, own_id
         self._is_reached = True
-        pump.hold_gc(UNREAD, NO_TS)
+        self._caretaker.hold(UNREAD, NO_TS)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -61,7 +61,7 @@ class RemoteDrainers:
                 continue
             name = f"drainer {each.node_id}"
             if each.state == NodeState.OFFLINE.value:
-                self._pump.release_gc(name)
+                self._caretaker.release(name)
             else:
-                self._pump.hold_gc(name, each.max_commit_ts)
-        self._pump.release_gc(UNREAD)
+                self._caretaker.hold(name, each.max_commit_ts)
+        self._caretaker.release(UNREAD)

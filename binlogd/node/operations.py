@@ -33,7 +33,7 @@ from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
-from binlogd.serving.answers import DONE_CODE, REFUSED_CODE, LookUp, Reply
+from binlogd.serving.answers import DONE_CODE, LookUp, Reply
 from binlogd.serving.finder import Finder, Question
 from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.status import (
@@ -293,7 +293,7 @@ class Node:
     def applied_ts(self) -> Reply:
         """Up to where the downstream has everything."""
         if self.drainer is None:
-            return Reply(_NO_DRAINER, REFUSED_CODE)
+            return Reply.refused(_NO_DRAINER)
         ts = self.drainer.statistics().applied_ts
         return Reply("get drainer's latest ts success!", DONE_CODE, {"ts": ts})
 
@@ -317,32 +317,28 @@ class Node:
 
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
-        return self.receiving is not None and self.receiving.pump.trigger_gc()
+        return self.receiving is not None and self.receiving.pump.caretaker.trigger()
 
     async def change_state(self, node_id: str, action: str) -> Reply:
         """Pauses or closes a half, or resumes the Drainer; the end comes after the answer."""
         if self.drainer is not None and node_id == self.identity.drainer:
             return _replication_changed(self.drainer, action)
         if self.receiving is None:
-            return Reply(
-                f"invalid nodeID {node_id}, this drainer's nodeID is {self.identity.drainer}",
-                REFUSED_CODE,
+            return Reply.refused(
+                f"invalid nodeID {node_id}, this drainer's nodeID is {self.identity.drainer}"
             )
         if node_id != self.identity.pump:
-            return Reply(
-                f"invalide nodeID {node_id}, this pump's nodeID is {self.identity.pump}",
-                REFUSED_CODE,
+            return Reply.refused(
+                f"invalide nodeID {node_id}, this pump's nodeID is {self.identity.pump}"
             )
         pump = self.receiving.pump
         state = pump.state
         if state is not NodeState.ONLINE:
-            return Reply(
-                f"this pump's state is {state.value}, apply {action} failed!", REFUSED_CODE
-            )
+            return Reply.refused(f"this pump's state is {state.value}, apply {action} failed!")
         try:
             pump.request(Action(action))
         except (ValueError, Refused):
-            return Reply(f"invalide action {action}", REFUSED_CODE)
+            return Reply.refused(f"invalide action {action}")
         self.stopping.set()
         return Reply(f"apply action {action} success!", DONE_CODE)
 
@@ -354,12 +350,11 @@ class Node:
         late = self.receiving.pump.late if self.receiving is not None else None
         came_late = late is not None and commit_ts in {each.commit_ts for each in late.unresolved()}
         if self.drainer is None and not came_late:
-            return Reply(_NO_DRAINER, REFUSED_CODE)
+            return Reply.refused(_NO_DRAINER)
         applied_ts = self.drainer.statistics().applied_ts if self.drainer is not None else NO_TS
         if commit_ts <= applied_ts and not came_late:
-            return Reply(
-                f"commit_ts {commit_ts} is applied already: everything up to {applied_ts} is",
-                REFUSED_CODE,
+            return Reply.refused(
+                f"commit_ts {commit_ts} is applied already: everything up to {applied_ts} is"
             )
         is_new = await self.skips.add(Tso(commit_ts), reason)
         log.warning("transaction_skipped", commit_ts=commit_ts, reason=reason, is_new=is_new)
@@ -465,7 +460,7 @@ def _replication_changed(drainer: Replication, action: str) -> Reply:
         else:
             drainer.request(Action(action))
     except ValueError:
-        return Reply(f"invalid action {action}", REFUSED_CODE)
+        return Reply.refused(f"invalid action {action}")
     except Refused as error:
-        return Reply(str(error), REFUSED_CODE)
+        return Reply.refused(error)
     return Reply(f"apply action {action} success!", DONE_CODE)

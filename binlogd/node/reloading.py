@@ -17,7 +17,7 @@ import structlog
 
 from binlogd.errors import ConfigError
 from binlogd.node.assembly import table_filter
-from binlogd.serving.answers import DONE_CODE, REFUSED_CODE, Reply
+from binlogd.serving.answers import DONE_CODE, Reply
 from binlogd.settings import config
 from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened
@@ -94,7 +94,7 @@ class Reloading:
             table_filter(taken.syncer)
         except ConfigError as error:
             log.warning("reload_refused", cause=str(error))
-            return Reply(f"{error}; the configuration before stays in force", REFUSED_CODE)
+            return Reply.refused(f"{error}; the configuration before stays in force")
         self.setup = replace(self.setup, config=taken)
         applied, waiting = sorted(changed & RELOADABLE), sorted(changed - RELOADABLE)
         if LOG_LEVEL in changed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,21 +19,19 @@ _EXACT_MAX = (1 << 53) - 1
 """What a browser's number holds without rounding; timestamps are larger."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusSources:
-    """What is looked at: how this process stands, its counters, and what was skipped by
-    decision."""
-
-    status: Callable[[], OwnStatus]
-    counts: Callable[[], Counts]
-    skips: Callable[[], Sequence[SkipEntry]]
-
-
 class Watch:
     """`run` it beside the node; `hub` is who listens."""
 
-    def __init__(self, sources: StatusSources, clock: Clock) -> None:
-        self._sources, self._clock = sources, clock
+    def __init__(
+        self,
+        status: Callable[[], OwnStatus],
+        counts: Callable[[], Counts],
+        skips: Callable[[], Sequence[SkipEntry]],
+        clock: Clock,
+    ) -> None:
+        """What is looked at: how this process stands, its counters, and what was skipped by
+        decision."""
+        self._status, self._counts, self._skips, self._clock = status, counts, skips, clock
         self._history = SampleHistory()
         self.hub = Hub(self._opening)
 
@@ -51,8 +48,8 @@ class Watch:
             raise
 
     def _look(self) -> tuple[OwnStatus, Sample]:
-        status = self._sources.status()
-        sample = self._history.take(self._clock.wall_ms(), status.lag_s, self._sources.counts())
+        status = self._status()
+        sample = self._history.take(self._clock.wall_ms(), status.lag_s, self._counts())
         return status, sample
 
     def _opening(self) -> bytes:
@@ -60,7 +57,7 @@ class Watch:
         past = msgspec.json.encode(
             {"every_s": EVERY_S, "samples": samples, "minutes": self._history.minutes()}
         )
-        status = self._sources.status()
+        status = self._status()
         return event("past", past) + self._now(status, samples[-1] if samples else None)
 
     def _now(self, status: OwnStatus, sample: Sample | None) -> bytes:
@@ -70,7 +67,7 @@ class Watch:
             "minute": next(reversed(self._history.minutes()), None),
             "status": _exact(document(status)),
             "problems": problems(status),
-            "skips": _exact(msgspec.to_builtins(self._sources.skips())),
+            "skips": _exact(msgspec.to_builtins(self._skips())),
         }
         return event("now", msgspec.json.encode(now))
 

@@ -73,6 +73,7 @@ class Caretaker:
         options: CaretakerOptions,
     ) -> None:
         self.bases = Bases(data_dir, disk)
+        """The export bases, which hold back garbage collection as long as they are declared."""
         self._data_dir = data_dir
         self._shards = shards
         self._admission = admission
@@ -92,7 +93,8 @@ class Caretaker:
     # --- who needs what ----------------------------------------------------------------------
 
     def hold(self, name: str, ts: Tso) -> None:
-        """`name` still needs every binlog with commit_ts > ts; replaces what it said before."""
+        """`name` still needs every binlog with commit_ts > ts; replaces what it said before. For
+        what must outlive the process there are `bases`."""
         self._holds[name] = Hold(name, ts)
 
     def release(self, name: str) -> None:

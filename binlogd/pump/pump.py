@@ -37,7 +37,6 @@ from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatist
 from binlogd.pump.kept_routing import routing_of
 from binlogd.pump.late_commits import LateCommits, LateWatch
 from binlogd.pump.log.entry import Item
-from binlogd.pump.log.gc import GcPlan
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.route import Router, Routing, Share, bytes_held, newest
@@ -82,7 +81,6 @@ class PumpOptions:
     pull_bytes_max: int = 4 << 20
     ahead_max_s: float = 600.0
     skip_orphan_commits: bool = False
-    sync_log: bool = True
     slow: SlowWrites | None = None
     """Whom writes are told; None: nobody."""
 
@@ -154,7 +152,7 @@ class Pump:
             free_bytes_min=options.free_bytes_min,
             record_bytes_max=options.record_bytes_max,
         )
-        self._caretaker = Caretaker(
+        self.caretaker = Caretaker(
             home.path,
             self._shards,
             self._admission,
@@ -167,6 +165,7 @@ class Pump:
                 space_every_s=options.free_check_every_s,
             ),
         )
+        """Who needs which binlogs is said to it, and it lets go of the others."""
         self._router = Router(home.routing, high=NO_TS)
         self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
@@ -257,8 +256,8 @@ class Pump:
                 asking = [group.create_task(resolver.run()) for resolver in self._resolvers]
                 group.create_task(self._stop_asking(asking), name="end of questions")
                 group.create_task(self._fake_loop(), name="fake binlogs")
-                group.create_task(self._caretaker.run(self._stopping), name="garbage collection")
-                group.create_task(self._caretaker.watch_space(self._stopping), name="free space")
+                group.create_task(self.caretaker.run(self._stopping), name="garbage collection")
+                group.create_task(self.caretaker.watch_space(self._stopping), name="free space")
         finally:
             self._stopped.set()
 
@@ -374,34 +373,6 @@ class Pump:
         self._admission.state = given_up(self._admission.state)
         log.info("state_changed", state=self._admission.state.value)
 
-    # --- garbage -----------------------------------------------------------------------------
-
-    def hold_gc(self, name: str, ts: Tso) -> None:
-        """`name` still needs every binlog with commit_ts > ts; replaces what it said before. For
-        what must outlive the process there are `bases`."""
-        self._caretaker.hold(name, ts)
-
-    def release_gc(self, name: str) -> None:
-        """`name` needs nothing any more."""
-        self._caretaker.release(name)
-
-    @property
-    def bases(self) -> Bases:
-        """The export bases, which hold back garbage collection as long as they are declared."""
-        return self._caretaker.bases
-
-    def trigger_gc(self) -> bool:
-        """Collects soon, without waiting for the hour; False if it is at it already."""
-        return self._caretaker.trigger()
-
-    async def collect_garbage(self) -> Sequence[GcPlan]:
-        """Deletes, in every shard, what is old enough and held by nobody.
-
-        Raises Corrupt when a segment is not as remembered, ConfigError when a declared base does
-        not read, or Unavailable.
-        """
-        return await self._caretaker.collect()
-
     # --- looking -----------------------------------------------------------------------------
 
     def statistics(self) -> PumpStatistics:
@@ -422,7 +393,7 @@ class Pump:
             write_queue_bytes_max=self._options.memory_budget_bytes // 2,
             free_bytes=self._admission.free_bytes,
             free_bytes_min=self._options.free_bytes_min,
-            gc=self._caretaker.statistics(),
+            gc=self.caretaker.statistics(),
             refuses_because=self._refuses_because(),
             blocked_by=blocked_by,
             blocked_s=blocked_s,
@@ -433,7 +404,7 @@ class Pump:
     def _refuses_because(self) -> str:
         if not self.state.takes_prewrites:
             return f"the node is {self.state.value}"
-        return self._caretaker.refusal()
+        return self.caretaker.refusal()
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -443,7 +414,7 @@ class Pump:
             each.cancel()
 
     async def _close(self) -> None:
-        self._caretaker.wake()
+        self.caretaker.wake()
         for shard in self._shards:
             shard.stop()
         if self._is_running:
@@ -471,7 +442,7 @@ class Pump:
         )
         if newest:
             self._world.tso.observe(newest)
-        self._caretaker.tell_space()
+        self.caretaker.tell_space()
 
     async def _write(
         self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]
@@ -565,10 +536,7 @@ async def _read_one(shard: Shard, place: Place, bytes_max: int | None) -> bytes:
 
 def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: bool) -> ShardOptions:
     return ShardOptions(
-        log=LogLimits(
-            segment_bytes_max=options.segment_bytes_max,
-            sync=options.sync_log,
-        ),
+        log=LogLimits(segment_bytes_max=options.segment_bytes_max),
         filing=FilingOptions(
             queue_max=options.index_queue_max,
             slow_chaser_after_s=options.slow_chaser_after_s,

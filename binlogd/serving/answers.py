@@ -4,7 +4,7 @@ description of the API is generated from them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta, Struct
@@ -21,6 +21,11 @@ class Reply(Struct, frozen=True):
     message: str
     code: Annotated[int, Meta(extra_json_schema={"enum": [DONE_CODE, REFUSED_CODE]})]
     data: Any = None
+
+    @classmethod
+    def refused(cls, why: object) -> Self:
+        """Nothing is done."""
+        return cls(str(why), REFUSED_CODE)
 
 
 class Trouble(Struct, frozen=True):

@@ -54,15 +54,10 @@ class HistoryLimits:
 class JobSource(Protocol):
     """Somewhere that the jobs can be read."""
 
-    @property
-    def name(self) -> str:
-        """For logs."""
-        ...
-
-    @property
-    def missing_s(self) -> float:
-        """How long a job that is not there may still come."""
-        ...
+    name: str
+    """For logs."""
+    missing_s: float
+    """How long a job that is not there may still come."""
 
     def jobs(
         self, known: JobIndex, wanted: int | None = None

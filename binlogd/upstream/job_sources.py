@@ -50,19 +50,10 @@ class FileJobs:
     """A file, read anew when it has changed; also compressed by gzip."""
 
     def __init__(self, path: Path, limits: HistoryLimits) -> None:
-        self._path, self._limits = path, limits
+        self.name, self.missing_s = str(path), limits.missing_in_file_s
+        self._path = path
         self._disk = PosixDisk(threads=1)
         self._seen: tuple[int, int] | None = None
-
-    @property
-    def name(self) -> str:
-        """See JobSource."""
-        return str(self._path)
-
-    @property
-    def missing_s(self) -> float:
-        """See JobSource."""
-        return self._limits.missing_in_file_s
 
     async def jobs(
         self, known: JobIndex, wanted: int | None = None
@@ -85,17 +76,8 @@ class UrlJobs:
     """The route of a TiDB, back in time as long as nothing of a page is known."""
 
     def __init__(self, url: str, limits: HistoryLimits, tls: ClientTls | None = None) -> None:
-        self._url, self._limits, self._tls = url, limits, tls
-
-    @property
-    def name(self) -> str:
-        """See JobSource."""
-        return self._url
-
-    @property
-    def missing_s(self) -> float:
-        """See JobSource."""
-        return self._limits.missing_at_url_s
+        self.name, self.missing_s = url, limits.missing_at_url_s
+        self._limits, self._tls = limits, tls
 
     async def jobs(
         self, known: JobIndex, wanted: int | None = None
@@ -109,7 +91,7 @@ class UrlJobs:
                 for _ in range(_PAGES_MAX):
                     ids: list[int] = []
                     for part in _slices(await self._page(asking, query)):
-                        jobs = _parsed(self._url, part)
+                        jobs = _parsed(self.name, part)
                         ids += [entry.id for entry, _ in jobs]
                         yield jobs
                     if wanted is not None:
@@ -125,13 +107,13 @@ class UrlJobs:
                     read_back_to = oldest
                     query = {"start_job_id": str(oldest - 1), "limit": str(_PAGE_JOBS)}
         except NoAnswer as error:
-            raise UpstreamUnavailable(f"upstream.schema-history {self._url}: {error}") from error
+            raise UpstreamUnavailable(f"upstream.schema-history {self.name}: {error}") from error
 
     async def _page(self, asking: HttpSession, query: dict[str, str]) -> bytes:
         most = self._limits.answer_bytes_max
-        answer = await asking.ask("GET", self._url, bytes_max=most, params=query)
+        answer = await asking.ask("GET", self.name, bytes_max=most, params=query)
         if answer.status != 200:
-            raise UpstreamUnavailable(f"upstream.schema-history {self._url}: {answer.refusal}")
+            raise UpstreamUnavailable(f"upstream.schema-history {self.name}: {answer.refusal}")
         return answer.body
 
 

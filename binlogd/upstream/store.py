@@ -94,7 +94,7 @@ class UpstreamStore:
     for what was changed in the file by nobody."""
 
     def __init__(self, path: Path, connection: Connection) -> None:
-        self._path = path
+        self.path = path
         self._connection = connection
 
     @classmethod
@@ -124,11 +124,6 @@ class UpstreamStore:
             raise
         return cls(path, connection)
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
-
     async def close(self) -> None:
         """Closes the file."""
         await self._connection.close()
@@ -144,7 +139,7 @@ class UpstreamStore:
         found = {int(value) for (value,) in rows}
         if len(found) > 1:
             numbers = " and ".join(str(_unsigned(each)) for each in sorted(found))
-            raise Corrupt(f"{self._path}: {name} is two numbers: {numbers}", todo=_REMEDY)
+            raise Corrupt(f"{self.path}: {name} is two numbers: {numbers}", todo=_REMEDY)
         return next((_unsigned(each) for each in found), None)
 
     async def put_fact(self, name: str, value: int) -> None:
@@ -195,9 +190,9 @@ class UpstreamStore:
         sums = {int(ts): int(checksum) for ts, checksum in checksums}
         for each in found:
             if sums.pop(_signed(each.commit_ts), checksum := _sum_of(each)) != checksum:
-                raise Corrupt(f"{self._path}: {each} does not match its checksum", todo=_REMEDY)
+                raise Corrupt(f"{self.path}: {each} does not match its checksum", todo=_REMEDY)
         if sums:
-            raise Corrupt(f"{self._path}: skip {_unsigned(min(sums))} is missing", todo=_REMEDY)
+            raise Corrupt(f"{self.path}: skip {_unsigned(min(sums))} is missing", todo=_REMEDY)
         return found
 
     # --- DDL jobs --------------------------------------------------------------------------
@@ -232,7 +227,7 @@ class UpstreamStore:
                 rows = await self._connection.execute_fetchall(
                     f"{_JOBS} WHERE j.id IN ({','.join('?' * len(some))}) GROUP BY j.id", some
                 )
-            found.update(_checked(self._path, rows))
+            found.update(_checked(self.path, rows))
         return [found[job_id] for job_id in job_ids if job_id in found]
 
     async def job_entries(self) -> list[JobEntry]:
@@ -249,7 +244,7 @@ class UpstreamStore:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise UpstreamUnavailable(f"{self._path}: {error}") from error
+            raise UpstreamUnavailable(f"{self.path}: {error}") from error
 
 
 def kept_jobs(path: Path) -> list[bytes]:

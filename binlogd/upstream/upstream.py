@@ -122,9 +122,9 @@ class Upstream:
     txn_status: TxnStatusSource
     skips: SkipList
     schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
+    """All tables as of a timestamp; None if nobody can tell them any more."""
     table_name: Callable[[int], Awaitable[str]] | None = None
     """What an id stands for now, for an operator; "" when nobody can tell."""
-    """All tables as of a timestamp; None if nobody can tell them any more."""
     keep_from: Callable[[Tso], None] | None = None
     """Told with each checkpoint from where on the upstream should collect nothing."""
     lives: tuple[Life, ...] = ()

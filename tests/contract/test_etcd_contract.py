@@ -312,7 +312,7 @@ async def test_the_members_say_where_they_are_reached(place: Place) -> None:
 
 
 async def test_an_endpoint_that_is_gone_is_passed_over(place: Place) -> None:
-    (endpoint,) = place.client._endpoints
+    (endpoint,) = place.client.endpoints
     async with EtcdClient([("127.0.0.1", 1), endpoint]) as client:
         await client.put(PutRequest(key=place.key(b"k"), value=b"v"))
         assert (await client.range(RangeRequest(key=place.key(b"k")))).count == 1

@@ -81,9 +81,7 @@ class Row(NamedTuple):
 class IndexAudit:
     """Give it every record by `records`, then ask `rows_without_record`."""
 
-    def __init__(self, path: Path, connection: Connection) -> None:
-        self.path = path
-        self.matched_rows = 0
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._matched = dict.fromkeys(_MATCHED, 0)
 
@@ -94,7 +92,7 @@ class IndexAudit:
         async with connection_to(f"file:{quote(str(path))}?mode=ro", uri=True) as connection:
             await connection.execute(_SEEN)
             await connection.execute("CREATE TEMP TABLE rolled_back (start_ts INTEGER PRIMARY KEY)")
-            yield cls(path, connection)
+            yield cls(connection)
 
     async def marks(self) -> Marks | None:
         """What was saved last. Raises sqlite3.Error, or ValueError when it makes no sense."""

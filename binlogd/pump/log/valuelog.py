@@ -56,11 +56,10 @@ Records = list[tuple[ValuePointer, bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """`sync` False answers before the disk has the bytes: for benchmarks and throw-away data."""
+    """Of a segment, and of what is written and synced at a time."""
 
     segment_bytes_max: int = 500 << 20
     flush_bytes_max: int = 4 << 20
-    sync: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,8 +443,6 @@ class ValueLog:
     async def _flush_bytes_max(self, fid: FileId, end: End) -> int:
         """How long the last flush may have been: each is synced before the next begins, so what
         goes beyond it was acknowledged. Only a single record is longer than the limit says."""
-        if not self._limits.sync:
-            return self._segments[fid].size_bytes
         (head,) = await self._disk.read(self.path(fid), [(end.offset, record.HEADER_BYTES)])
         alone = record.FRAMING.needs(head) or 0
         if alone > self._limits.flush_bytes_max and await self._next_good(fid, end) is None:
@@ -474,10 +471,9 @@ class ValueLog:
     async def _flush(self, current: AppendFile, parts: list[bytes]) -> None:
         clock = asyncio.get_running_loop().time
         begin_s = clock()
-        await current.append(parts, sync=self._limits.sync)
+        await current.append(parts, sync=True)
         self.measures.to_disk_s.observe(clock() - begin_s)
-        if self._limits.sync:
-            self.measures.fsync_s.observe(current.last_sync_s)
+        self.measures.fsync_s.observe(current.last_sync_s)
 
     async def _writable(self) -> AppendFile:
         """The segment to append to, after the repair or the rotation that is due."""

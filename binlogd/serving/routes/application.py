@@ -15,7 +15,8 @@ import msgspec
 from aiohttp import web
 
 from binlogd.errors import BinlogdError
-from binlogd.serving.answers import REFUSED_CODE, LookUp, Reply
+from binlogd.placement.stand_in import PdFace
+from binlogd.serving.answers import LookUp, Reply
 from binlogd.serving.finder import Question
 from binlogd.serving.routes.events import Hub
 from binlogd.serving.routes.exports import add_exports
@@ -23,7 +24,7 @@ from binlogd.serving.routes.guard import Guard, add_headers, guarding
 from binlogd.serving.routes.lookup import add_lookup
 from binlogd.serving.routes.openapi import add_description
 from binlogd.serving.routes.page import add_page
-from binlogd.serving.routes.pd_api import Pd, add_pd
+from binlogd.serving.routes.pd_api import add_pd
 from binlogd.serving.routes.profiling import add_profiling
 from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.status import NodeEntry, Status, document
@@ -101,10 +102,10 @@ def application(
     guard: Guard,
     hub: Hub,
     queue: ExportQueue | None = None,
-    pd: Pd | None = None,
+    pd: Callable[[], PdFace] | None = None,
 ) -> web.Application:
     """Everything that is answered over HTTP/1.1; `hub` is who listens to events, `queue` who
-    exports and `pd` who stands in for PD, where somebody does."""
+    exports and `pd` what is said in the place of a PD, where somebody stands in for one."""
     routes = web.Application(
         middlewares=[_never_in_silence(operations), _in_the_originals_words, guarding(guard)],
         client_max_size=_BODY_BYTES_MAX,
@@ -143,7 +144,7 @@ def _never_in_silence(operations: Operations) -> Any:
 
 
 def _failed(error: BinlogdError, status: int) -> web.Response:
-    answer = _reply(Reply(str(error), REFUSED_CODE))
+    answer = _reply(Reply.refused(error))
     answer.set_status(status)
     return answer
 
@@ -221,11 +222,11 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
         ts, reason = request.match_info["ts"], request.query.get("reason", "")
         number = _timestamp(ts)
         if not number:
-            return _reply(Reply(f"invalid parameter ts: {ts}", REFUSED_CODE))
+            return _reply(Reply.refused(f"invalid parameter ts: {ts}"))
         try:
             return _reply(await operations.skip(number, reason))
         except BinlogdError as error:
-            return _reply(Reply(str(error), REFUSED_CODE))
+            return _reply(Reply.refused(error))
 
     async def skips(_: web.Request) -> web.Response:
         return _json(operations.decided_skips())

@@ -30,6 +30,7 @@ from aiohttp.typedefs import Middleware
 
 from binlogd.host.peers import address
 from binlogd.host.tls import common_names
+from binlogd.serving.answers import Reply
 from binlogd.settings.operators import Address, Operators
 from binlogd.telemetry.logs import Seldom
 
@@ -39,7 +40,6 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 INSIDE = ("/debug/", "/transactions")
 _STATES = "/state/"
-_REFUSED_CODE = 3
 _UNNAMED = frozenset({"/livez", "/readyz"})
 """Asked by whatever probes a node, which may call it anything; they tell no secret."""
 _FORWARDED = frozenset({"forwarded", "x-real-ip", "via"})
@@ -170,14 +170,13 @@ def guarding(guard: Guard) -> Middleware:
                 setting=refused.way_past,
                 others_untold=untold,
             )
-        document = {"message": refused.reason, "code": _REFUSED_CODE, "data": None}
         headers = {"Content-Type": "application/json; charset=UTF-8"}
         if refused.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         status = refused.status
         if _is_gos_binlogctl(request):  # prints "success" at any answer that Go has no error for:
             status, headers[hdrs.LOCATION] = 307, _nowhere(refused)  # Go quotes what leads nowhere
-        body = msgspec.json.encode(document) + b"\n"
+        body = msgspec.json.encode(Reply.refused(refused.reason)) + b"\n"
         return web.Response(status=status, body=body, headers=headers)
 
     return guarded

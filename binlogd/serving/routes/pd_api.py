@@ -8,8 +8,8 @@ Source: PD server/api/router.go, member.go, health.go, status.go, store.go, vers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -19,24 +19,17 @@ from binlogd.placement.stand_in import PdFace
 _UP = "Up"
 
 
-class Pd(Protocol):
-    """Whoever stands in for a PD."""
-
-    def face(self) -> PdFace:
-        """What it says of itself."""
-        ...
-
-
-def add_pd(router: web.UrlDispatcher, pd: Pd | None) -> None:
-    """The words under `/pd/api/v1/`; without a `pd` none of them is known."""
+def add_pd(router: web.UrlDispatcher, face: Callable[[], PdFace] | None) -> None:
+    """The words under `/pd/api/v1/`; `face` is what the PD says of itself. Without one none of them
+    is known."""
 
     async def told(request: web.Request) -> web.Response:
         word = request.match_info["word"]
-        if pd is None:
+        if face is None:
             raise web.HTTPNotFound
         if word == "ping":
             return web.Response()
-        documents = _documents(pd.face())
+        documents = _documents(face())
         if word not in documents:
             known = ", ".join(sorted([*documents, "ping"]))
             reason = f"binlogd stands in for PD: {word} is not here; known: {known}\n"

@@ -106,7 +106,9 @@ class EtcdClient:
     ) -> None:
         """Asks one after the other; `run` looks every `sync_s` who the members are, and asks the
         watches every `progress_s` how far they are."""
-        self._endpoints = self._configured = list(endpoints)
+        self.endpoints: Sequence[Endpoint] = list(endpoints)
+        """Who is asked: the members that are known, then those that were configured."""
+        self._configured = self.endpoints
         self._tls, self._deadline_s, self._sync_s = tls, deadline_s, sync_s
         self._progress_s, self._silence_s = progress_s, silence_s
         self._at = 0
@@ -120,11 +122,6 @@ class EtcdClient:
     async def __aexit__(self, *_: object) -> None:
         """Closes."""
         await self.close()
-
-    @property
-    def endpoints(self) -> Sequence[Endpoint]:
-        """Who is asked: the members that are known, then those that were configured."""
-        return self._endpoints
 
     async def run(self) -> None:
         """Follows the members of the cluster, as the original does, and keeps the watches
@@ -160,8 +157,8 @@ class EtcdClient:
         """Those that were configured stay, behind those that are told."""
         now = self._endpoint()
         endpoints = [*told, *(each for each in self._configured if each not in told)]
-        if endpoints != self._endpoints:
-            self._endpoints = endpoints
+        if endpoints != self.endpoints:
+            self.endpoints = endpoints
             self._at = endpoints.index(now) if now in endpoints else 0
 
     async def close(self) -> None:
@@ -229,7 +226,7 @@ class EtcdClient:
         endpoints have failed one after the other, twice.
         """
         failures: list[str] = []
-        while len(failures) < 2 * len(self._endpoints):  # anything that is heard begins anew
+        while len(failures) < 2 * len(self.endpoints):  # anything that is heard begins anew
             if failures:
                 await asyncio.sleep(_PAUSE_S)
             endpoint = self._endpoint()
@@ -289,7 +286,7 @@ class EtcdClient:
         failures: list[str] = []
         clock = asyncio.get_running_loop().time
         until_s = clock() + self._deadline_s
-        for left in range(len(self._endpoints), 0, -1):
+        for left in range(len(self.endpoints), 0, -1):
             endpoint = self._endpoint()
             # a read leaves time for the others; a write is not repeated, so it may take all
             share_s = (until_s - clock()) / (left if is_read else 1)
@@ -310,7 +307,7 @@ class EtcdClient:
     async def _answered(self, endpoint: Endpoint, path: str, message: bytes) -> bytes:
         channel = self._channel(endpoint)
         try:
-            async with asyncio.timeout(self._deadline_s / len(self._endpoints)):
+            async with asyncio.timeout(self._deadline_s / len(self.endpoints)):
                 await channel.__connect__()
         except (OSError, TimeoutError) as error:
             raise _Unsent(str(error) or "no connection in time") from error
@@ -323,7 +320,7 @@ class EtcdClient:
             raise ConnectionError(f"{error.status.name}: {error.message}") from error
 
     def _endpoint(self) -> Endpoint:
-        return self._endpoints[self._at % len(self._endpoints)]
+        return self.endpoints[self._at % len(self.endpoints)]
 
     def _channel(self, endpoint: Endpoint) -> Channel:
         channel = self._channels.get(endpoint)

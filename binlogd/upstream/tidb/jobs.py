@@ -40,16 +40,7 @@ class TidbJobs:
     ) -> None:
         self._ports, self._sql = ports, sql
         self._limits = limits or HistoryLimits()
-
-    @property
-    def name(self) -> str:
-        """See JobSource."""
-        return "tidb"
-
-    @property
-    def missing_s(self) -> float:
-        """See JobSource."""
-        return self._limits.missing_at_url_s
+        self.name, self.missing_s = "tidb", self._limits.missing_at_url_s
 
     async def jobs(
         self, known: JobIndex, wanted: int | None = None

@@ -51,18 +51,8 @@ class TikvJobs:
         self, client: TikvClient, tso: TsoSource, limits: HistoryLimits | None = None
     ) -> None:
         self._client, self._tso = client, tso
-        self._limits = limits or HistoryLimits()
+        self.name, self.missing_s = "TiKV", (limits or HistoryLimits()).missing_at_url_s
         self._has_told = False
-
-    @property
-    def name(self) -> str:
-        """See JobSource."""
-        return "TiKV"
-
-    @property
-    def missing_s(self) -> float:
-        """See JobSource."""
-        return self._limits.missing_at_url_s
 
     async def jobs(
         self, known: JobIndex, wanted: int | None = None

@@ -311,7 +311,7 @@ async def test_a_drainer_that_garbage_collection_has_overtaken_is_named(tmp_path
 
         async with asyncio.timeout(120):
             while not has_collected():  # what is not filed yet stays until the next round
-                await here.pump.collect_garbage()
+                await here.pump.caretaker.collect()
                 await asyncio.sleep(0.01)
         await here.drainer("late", DAY)
         await here.drainer("gone", DAY, "offline")

@@ -94,10 +94,10 @@ async def test_garbage_stays_until_the_last_drainer_has_come_past_it(place: Plac
     async with place.following():
         place.world.clock.now_ms += 30 * 86_400_000
         await a_month(place.pump)
-        await place.pump.collect_garbage()
+        await place.pump.caretaker.collect()
         assert gc_ts(place.pump) <= at(1 * DAY)
         assert place.pump.statistics().gc.held_by == ("drainer far",)
         await place.says("far", 20 * DAY)
         await eventually(lambda: place.holds()["drainer far"] == at(20 * DAY))
-        await place.pump.collect_garbage()
+        await place.pump.caretaker.collect()
         assert at(1 * DAY) < gc_ts(place.pump) <= at(20 * DAY)

@@ -137,7 +137,7 @@ async def test_what_garbage_collection_left_verifies(tmp_path: Path, disk: Posix
             log = pump._shards[0].log
             await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
             await until_released(pump, 31 * day + 1)
-            (plan,) = await pump.collect_garbage()
+            (plan,) = await pump.caretaker.collect()
             assert plan.fids
     assert (await check(tmp_path, disk, deaf)).findings == []
 

@@ -75,17 +75,17 @@ async def test_an_export_base_keeps_what_is_behind_it_over_restarts_until_it_is_
     world: World,
 ) -> None:
     async with world.pump(SMALL) as pump:
-        await pump.bases.declare("nightly", at(5 * DAY))
+        await pump.caretaker.bases.declare("nightly", at(5 * DAY))
         await a_month(pump)
     async with world.pump(SMALL) as pump:
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         assert pump.statistics().gc.held_by == ("export base nightly",)
         assert gc_ts(pump) <= at(5 * DAY)
         found = await pulled(pump, after=at(5 * DAY), upto=at(30 * DAY + 2))
         assert len(found) == 26
-        assert await pump.bases.withdraw("nightly")
-        assert not await pump.bases.withdraw("nightly")
-        await pump.collect_garbage()
+        assert await pump.caretaker.bases.withdraw("nightly")
+        assert not await pump.caretaker.bases.withdraw("nightly")
+        await pump.caretaker.collect()
         assert pump.statistics().gc.held_by == ("",)
         assert gc_ts(pump) > at(20 * DAY)
         with pytest.raises(Behind):
@@ -98,7 +98,7 @@ async def test_a_base_that_another_process_declares_counts_at_once(world: World)
         other = PosixDisk(threads=1)
         await Bases(world.directory, other).declare("spark", at(7 * DAY))
         other.close()
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         assert gc_ts(pump) <= at(7 * DAY)
 
 
@@ -107,9 +107,9 @@ async def test_a_base_that_does_not_read_stops_all_deletion_and_the_next_start(
 ) -> None:
     async with world.pump(SMALL) as pump:
         await a_month(pump)
-        await pump.bases.declare("odd", at(7 * DAY))
+        await pump.caretaker.bases.declare("odd", at(7 * DAY))
         (world.directory / "bases" / "odd").write_text("last Tuesday\n")
-        pump.trigger_gc()
+        pump.caretaker.trigger()
         await eventually(lambda: "holds no timestamp" in pump.statistics().gc.failed)
         assert gc_ts(pump) == NO_TS
     with pytest.raises(ConfigError, match="bases/odd: holds no timestamp"):
@@ -154,7 +154,7 @@ async def test_an_open_prewrite_is_named_as_the_one_who_keeps_old_segments(world
     async with world.pump(SMALL) as pump:
         await written(pump, prewrite(3))
         await a_month_behind_an_open_prewrite(pump)
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         # the watermark stands, so by it nothing is old: that, too, is the open prewrite's doing
         assert gc_ts(pump) == NO_TS
         await written(pump, prewrite(30 * DAY + 20), commit(30 * DAY + 20, 30 * DAY + 21))
@@ -184,7 +184,7 @@ async def test_old_segments_in_front_of_an_open_prewrite_go_and_it_keeps_the_res
                 and shard.filer.resume < shard.log.end
             )
         )
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         assert gc_ts(pump) >= at(1 * DAY)  # a week before the mark that the open one keeps down
         kept = {segment.fid for segment in shard.log.segments()}
         assert shard.filer.resume.fid in kept
@@ -210,7 +210,7 @@ async def test_the_drainer_and_its_relay_log_hold_what_is_behind_the_checkpoint(
         async with world.pump(SMALL) as pump:
             make_drainer(setup, disk, pump, upstream, DrainerMeasures())
             await a_month(pump)
-            await pump.collect_garbage()
+            await pump.caretaker.collect()
             statistics = pump.statistics()
             assert [hold.name for hold in statistics.gc.holds] == ["drainer", "relay log"]
             assert statistics.gc.held_by == ("drainer",)
@@ -246,7 +246,7 @@ async def test_when_space_runs_out_garbage_is_collected_at_once_and_then_writes_
     world.clock.now_ms += 30 * 86_400_000
     async with world.pump(options) as pump:
         await a_month(pump)
-        await pump.bases.declare("nightly", at(5 * DAY))
+        await pump.caretaker.bases.declare("nightly", at(5 * DAY))
         before = pump.statistics().shards[0].segments
         disk.free = 150_000  # not yet too little
         await eventually(lambda: pump.statistics().gc.runs)
@@ -267,7 +267,7 @@ async def test_when_space_runs_out_garbage_is_collected_at_once_and_then_writes_
         assert len(found) == 26  # nothing that is needed went
 
         kept = pump.statistics().shards[0].segments
-        await pump.bases.withdraw("nightly")  # goes without waiting for the hour
+        await pump.caretaker.bases.withdraw("nightly")  # goes without waiting for the hour
         await eventually(lambda: pump.statistics().shards[0].segments < kept)
         await eventually(lambda: "none is old enough" in pump.statistics().refuses_because)
 

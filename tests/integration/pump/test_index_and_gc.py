@@ -89,7 +89,7 @@ async def test_the_power_may_go_while_segments_are_deleted(tmp_path: Path) -> No
     try:
         async with world.pump(small) as pump:
             await month_written(pump)
-            await pump.collect_garbage()
+            await pump.caretaker.collect()
             expected = await pulled(pump, upto=at(30 * DAY + 2))
     finally:
         disk.close()
@@ -105,7 +105,7 @@ async def test_what_was_deleted_is_known_without_an_index(tmp_path: Path) -> Non
         world.clock.now_ms += 30 * 86_400_000
         async with world.pump(small) as pump:
             await month_written(pump)
-            await pump.collect_garbage()
+            await pump.caretaker.collect()
             gc_ts = pump.statistics().shards[0].gc_ts
             assert gc_ts > at(10 * DAY)
             expected = await pulled(pump, upto=at(30 * DAY + 2))
@@ -130,7 +130,7 @@ async def test_a_commit_repeated_behind_what_is_deleted_is_no_late_one(
         with capture_logs() as logged:
             async with world.pump(small) as pump:
                 await month_written(pump)
-                await pump.collect_garbage()
+                await pump.caretaker.collect()
                 assert pump.statistics().shards[0].gc_ts > at(10 * DAY)
                 if not is_restarted:
                     await behind_what_is_deleted(pump)
@@ -172,7 +172,7 @@ async def test_a_puller_that_waits_while_what_it_needs_is_deleted_is_told_so(
                 async with asyncio.TaskGroup() as group:
                     following = group.create_task(_next_or_error(batches))
                     await eventually(lambda: pump._reading.waiting == 1)
-                    await pump.collect_garbage()
+                    await pump.caretaker.collect()
                     assert pump.statistics().shards[0].gc_ts > at(10 * DAY)
                     pump._reading.give(1 << 40)
                 assert isinstance(following.result(), Behind)

@@ -241,14 +241,14 @@ async def one_year_of_garbage(seed: int) -> None:
                     await written(pump, commit(ending, ended))
                     expected[ended] = ending
                 if rng.random() < 0.2:
-                    pump.hold_gc("somebody", at(rng.randint(0, day) * DAY))
+                    pump.caretaker.hold("somebody", at(rng.randint(0, day) * DAY))
                 elif rng.random() < 0.1:
-                    pump.release_gc("somebody")
+                    pump.caretaker.release("somebody")
                 if rng.random() < 0.3:
                     await asyncio.sleep(0.15)  # the index gets ahead, checksums are taken
                     holds = [hold.ts for hold in pump.statistics().gc.holds]
                     before = pump.statistics().shards[0].gc_ts
-                    await pump.collect_garbage()
+                    await pump.caretaker.collect()
                     gc_ts = pump.statistics().shards[0].gc_ts
                     assert gc_ts <= max(before, min([*holds, pump.max_commit_ts]))
                     await check_behind(pump, gc_ts, expected)

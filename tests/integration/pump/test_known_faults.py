@@ -233,10 +233,10 @@ async def test_a_type_that_nobody_knows_is_refused_at_the_door_and_in_a_log(
 
 async def test_a_second_trigger_is_told_that_garbage_is_collected_already(world: World) -> None:
     async with world.pump() as pump:
-        assert pump.trigger_gc()
-        assert not pump.trigger_gc(), "nothing has run in between"
+        assert pump.caretaker.trigger()
+        assert not pump.caretaker.trigger(), "nothing has run in between"
         await eventually(lambda: pump.statistics().gc.runs == 1)
-        await eventually(pump.trigger_gc)
+        await eventually(pump.caretaker.trigger)
 
 
 def doubled(first: float, count: int) -> list[float]:

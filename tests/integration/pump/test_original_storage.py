@@ -145,7 +145,7 @@ async def test_a_puller_whose_segment_is_deleted_under_it_is_told_so(tmp_path: P
         log = pump._shards[0].log
         await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
         await eventually(lambda: pump._shards[0].filer.filed_ts == at(31 * day + 1))
-        disk.collect = pump.collect_garbage  # type: ignore[assignment]  # None before
+        disk.collect = pump.caretaker.collect  # type: ignore[assignment]  # None before
         with pytest.raises(Behind, match="have been deleted"):
             await pulled(pump, upto=at(31 * day + 1), after=at(5))
     disk.close()

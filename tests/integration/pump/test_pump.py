@@ -727,7 +727,7 @@ async def test_old_binlogs_go_and_newer_ones_stay(world: World) -> None:
     async with world.pump(SMALL) as pump:
         await many_segments(pump, 31)
         before = pump.statistics().shards[0]
-        (plan,) = await pump.collect_garbage()
+        (plan,) = await pump.caretaker.collect()
         after = pump.statistics().shards[0]
         assert after.segments == before.segments - len(plan.fids)
         assert len(plan.fids) > 3
@@ -749,15 +749,15 @@ async def test_nothing_goes_that_somebody_still_needs(world: World) -> None:
     world.clock.now_ms += 30 * 86_400_000
     async with world.pump(SMALL) as pump:
         await many_segments(pump, 31)
-        pump.hold_gc("drainer", at(5 * DAY))
-        await pump.collect_garbage()
+        pump.caretaker.hold("drainer", at(5 * DAY))
+        await pump.caretaker.collect()
         statistics = pump.statistics()
         assert statistics.gc.held_by == ("drainer",)
         assert statistics.shards[0].gc_ts <= at(5 * DAY)
         found = await pulled(pump, upto=at(30 * DAY + 2), after=at(5 * DAY))
         assert len(found) == 26
-        pump.release_gc("drainer")
-        await pump.collect_garbage()
+        pump.caretaker.release("drainer")
+        await pump.caretaker.collect()
         assert pump.statistics().gc.held_by == ("",)
         assert pump.statistics().shards[0].gc_ts > at(20 * DAY)
 
@@ -767,12 +767,12 @@ async def test_an_open_prewrite_keeps_everything_behind_it(world: World) -> None
     async with world.pump(SMALL) as pump:
         await written(pump, prewrite(0 * DAY + 3))
         await many_segments(pump, 31)
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         assert pump.statistics().shards[0].gc_ts == NO_TS
         await written(pump, commit(3, 30 * DAY + 5))
         await until_released(pump, 30 * DAY + 5)
         await until_filed(pump)
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         # The prewrite is a month old, its commit is new: its segment must stay.
         assert pump.statistics().shards[0].gc_ts == NO_TS
         found = await pulled(pump, upto=at(30 * DAY + 5))
@@ -783,7 +783,7 @@ async def test_a_recording_fed_years_later_is_not_old(world: World) -> None:
     world.clock.now_ms += 3_000 * 86_400_000
     async with world.pump(SMALL) as pump:
         await many_segments(pump, 6)
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         assert pump.statistics().shards[0].gc_ts == NO_TS
 
 
@@ -791,7 +791,7 @@ async def test_garbage_is_collected_on_request(world: World) -> None:
     world.clock.now_ms += 30 * 86_400_000
     async with world.pump(SMALL) as pump:
         await many_segments(pump, 31)
-        pump.trigger_gc()
+        pump.caretaker.trigger()
         await eventually(lambda: pump.statistics().shards[0].gc_ts != NO_TS)
 
 
@@ -802,7 +802,7 @@ async def test_a_segment_that_is_not_as_remembered_is_not_deleted(world: World) 
         path = world.directory / "pump/shard-0/value/000000.vlog"
         path.write_bytes(path.read_bytes()[:-4] + b"xxxx")
         with pytest.raises(CorruptRecord, match="not as remembered"):
-            await pump.collect_garbage()
+            await pump.caretaker.collect()
         assert path.exists()
         assert pump.statistics().shards[0].gc_ts == NO_TS
 

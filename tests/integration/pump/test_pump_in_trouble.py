@@ -312,10 +312,10 @@ async def test_a_commit_after_a_rollback_keeps_its_prewrite(world: World) -> Non
         later = 1 << 22  # milliseconds later
         await written(pump, prewrite(later), commit(later, later + 1))
         await eventually(lambda: pump.statistics().shards[0].filed_ts == at(later + 1))
-        pump.hold_gc("drainer", at(300))
+        pump.caretaker.hold("drainer", at(300))
         world.clock.now_ms += 1_000
         await eventually(lambda: all(s.checksum for s in segments_of(pump) if s.is_sealed))
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         found = await pulled(pump, after=at(300), upto=at(10_000))
         assert numbers(found) == [(1, 10_000)]
 
@@ -330,10 +330,10 @@ async def test_a_commit_for_a_rollback_behind_the_marks_keeps_its_prewrite(world
         await written(pump, commit(1, 10_000))
         later = 1 << 22
         await written(pump, prewrite(later), commit(later, later + 1))
-        pump.hold_gc("drainer", at(300))
+        pump.caretaker.hold("drainer", at(300))
         world.clock.now_ms += 1_000
         await eventually(lambda: all(s.checksum for s in segments_of(pump) if s.is_sealed))
-        await pump.collect_garbage()
+        await pump.caretaker.collect()
         assert segments_of(pump)[0].needed_ts == at(10_000)
         assert numbers(await pulled(pump, after=at(300), upto=at(10_000))) == [(1, 10_000)]
     for name in FILES:

@@ -109,12 +109,12 @@ async def test_a_round_on_a_full_disk_takes_the_reserve_and_deletes_what_may_go(
             await eventually(lambda: pump._shards[0].filer.resume == pump._shards[0].log.end)
             fill(home)
             with pytest.raises(Unavailable):
-                await pump.collect_garbage()
+                await pump.caretaker.collect()
             before = pump.statistics().shards[0].segments
             (home / "filler").unlink()
             await Reserve(home, world.disk).keep(free_bytes=PLENTY, wanted_bytes=0)
             fill(home)
-            (planned,) = await pump.collect_garbage()
+            (planned,) = await pump.caretaker.collect()
             assert planned.fids
             assert pump.statistics().shards[0].segments < before
             assert not (home / "reserve").exists()
