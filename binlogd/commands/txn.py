@@ -21,9 +21,9 @@ from binlogd.commands.reading import (
 )
 from binlogd.settings.moment import wall_clock
 from binlogd.tools.jobs import known_jobs
-from binlogd.tools.lookup import find_transaction, records_of_transaction
-from binlogd.tools.reading import find_sources
-from binlogd.tools.records import RecordLine
+from binlogd.tools.reading import find_sources, transactions
+from binlogd.tools.records import RecordLine, records_of_transaction
+from binlogd.tools.transaction import CommitWindow
 from binlogd.tso import Tso
 
 
@@ -49,7 +49,9 @@ def txn(
     sources = find_sources(paths or [setup.data_dir])
     jobs = known_jobs(sources, history_of(setup, schema_history))
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
-        found = find_transaction(sources, Tso(ts), jobs, shown.meter)
+        # a commit lies behind its start, so nothing before `ts` is read
+        later = transactions(sources, CommitWindow(start=Tso(ts)), jobs=jobs, meter=shown.meter)
+        found = next((each for each in later if ts in (each.commit_ts, each.start_ts)), None)
         lines = [] if found else records_of_transaction(sources, Tso(ts), shown.meter)
     if found is not None:
         writer_of(as_json=as_json, full=True).transaction(found, found.rows())

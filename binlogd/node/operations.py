@@ -28,8 +28,7 @@ from binlogd.node.receiving import Receiving
 from binlogd.node.replication import Replication
 from binlogd.node.samples import Counts
 from binlogd.node.tracing import Tracing
-from binlogd.placement.metrics import say_stand_in
-from binlogd.placement.stand_in import StandIn
+from binlogd.placement.stand_in import StandIn, say_stand_in
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState

@@ -34,24 +34,21 @@ from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.cluster import ToldCluster, open_cluster
 from binlogd.upstream.pd.gc_hold import GcHold
-from binlogd.upstream.pd.no_tikv import TikvOrElse
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import PUMP, NodeRegistry
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
-from binlogd.upstream.tidb.cluster import cluster_id
 from binlogd.upstream.tidb.jobs import TidbJobs
 from binlogd.upstream.tidb.oracle import TidbTso
 from binlogd.upstream.tidb.servers import Several
 from binlogd.upstream.tidb.sql import SqlLogin, TidbSql
-from binlogd.upstream.tidb.status_port import StatusPort
-from binlogd.upstream.tidb.tables import TidbTables
+from binlogd.upstream.tidb.status_port import StatusPort, TidbTables, cluster_id
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.upstream.tikv.schema import TikvJobs, TikvSchema
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
-from binlogd.upstream.txn_status import LocalTxnStatus
+from binlogd.upstream.txn_status import LocalTxnStatus, TikvOrElse
 from binlogd.upstream.upstream import (
     OwnPd,
     TikvKnowledge,

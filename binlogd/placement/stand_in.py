@@ -14,6 +14,7 @@ from binlogd.placement.pd_service import PD_VERSION, AdvertisedAddress, PdServic
 from binlogd.placement.refusals import Refusals
 from binlogd.placement.watches import WatchService
 from binlogd.ports import Clock, ClusterIdentity
+from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import Tso
 from binlogd.upstream.keyspace.store import KeyspaceStatistics
 from binlogd.upstream.upstream import OwnPd
@@ -99,3 +100,23 @@ class StandIn:
         return StandInStatistics(
             self._own.keyspace.statistics(), self._pd.statistics(), self._streams.count
         )
+
+
+def say_stand_in(out: Exposition, now: StandInStatistics) -> None:
+    """Names and meanings stand in docs/METRICS.md as well."""
+    keyspace = now.keyspace
+    out.gauge("binlogd_registry_revision", "Newest revision of the registry.", keyspace.revision)
+    out.gauge("binlogd_registry_keys", "Keys in the registry.", keyspace.keys)
+    out.gauge("binlogd_registry_bytes", "Bytes of keys and values in it.", keyspace.live_bytes)
+    out.gauge("binlogd_registry_leases", "Leases that are alive.", keyspace.leases)
+    out.counter(
+        "binlogd_registry_leases_expired",
+        "Leases that nobody kept alive.",
+        keyspace.leases_expired,
+    )
+    out.counter("binlogd_registry_writes", "Revisions made here.", keyspace.writes)
+    out.gauge("binlogd_registry_streams", "Open watches, leases and Tso streams.", now.streams)
+    out.counter("binlogd_pd_timestamps", "Timestamps handed out.", now.pd.timestamps)
+    out.counter(
+        "binlogd_pd_members_asked", "How often somebody looked for PD.", now.pd.members_asked
+    )

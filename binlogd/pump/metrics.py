@@ -6,7 +6,8 @@ Source: tidb-binlog pump/metrics.go, pump/storage/metrics.go.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from binlogd.pump.pump import PumpStatistics
 from binlogd.pump.rpc.service import ServiceStatistics
@@ -171,57 +172,35 @@ def _say_shards(out: Exposition, now: PumpStatistics) -> None:
             if (lag_s := behind_s(each.max_commit_ts, now.newest_commit_ts)) is not None
         ],
     )
-    gauges = {
-        "max_commit_ts": "Physical ms up to which everything can be pulled.",
-        "open_prewrites": "Transactions without an outcome.",
-        "oldest_open_age_seconds": "Of the transaction that holds the watermark.",
-        "write_queue_records": "Taken, not durable yet.",
-        "index_queue_records": "Durable, not filed yet.",
-        "segments": "Files of the value log.",
-        "log_bytes": "Of the value log.",
-        "chaser_on": "1 while the index is fed from the log.",
-    }
-    for name, meaning in gauges.items():
-        out.gauge(
-            f"binlogd_shard_{name}",
-            meaning,
-            [({"shard": shard.name}, _gauges(shard)[name]) for shard in shards],
-        )
-    counters = {
-        "written_records": "Since the start.",
-        "chaser_records_read": "Fed to the index from the log.",
-        "written_bytes": "Since the start, payloads only.",
-        "groups": "Writes of the value log, each with one fdatasync.",
-        "late_commits": "Below the watermark when they came.",
-        "index_rebuilds": "Indexes that were damaged in use and made again from the log.",
-    }
-    for name, meaning in counters.items():
-        out.counter(
-            f"binlogd_shard_{name}",
-            meaning,
-            [({"shard": shard.name}, _counters(shard)[name]) for shard in shards],
-        )
+    for say, family in ((out.gauge, _SHARD_GAUGES), (out.counter, _SHARD_COUNTERS)):
+        for name, meaning in family.items():
+            value = _MADE.get(name) or attrgetter(name)
+            samples = [({"shard": shard.name}, value(shard)) for shard in shards]
+            say(f"binlogd_shard_{name}", meaning, samples)
 
 
-def _gauges(shard: ShardStatistics) -> dict[str, float]:
-    return {
-        "max_commit_ts": physical_ms(shard.max_commit_ts),
-        "open_prewrites": shard.open_prewrites,
-        "oldest_open_age_seconds": shard.oldest_open_age_s or 0.0,
-        "write_queue_records": shard.write_queue_records,
-        "index_queue_records": shard.index_queue_records,
-        "segments": shard.segments,
-        "log_bytes": shard.log_bytes,
-        "chaser_on": int(shard.chaser.is_on),
-    }
-
-
-def _counters(shard: ShardStatistics) -> dict[str, int]:
-    return {
-        "written_records": shard.written_records,
-        "chaser_records_read": shard.chaser.records_read,
-        "written_bytes": shard.written_bytes,
-        "groups": shard.groups,
-        "late_commits": shard.late_commits,
-        "index_rebuilds": shard.index_rebuilds,
-    }
+_SHARD_GAUGES = {
+    "max_commit_ts": "Physical ms up to which everything can be pulled.",
+    "open_prewrites": "Transactions without an outcome.",
+    "oldest_open_age_seconds": "Of the transaction that holds the watermark.",
+    "write_queue_records": "Taken, not durable yet.",
+    "index_queue_records": "Durable, not filed yet.",
+    "segments": "Files of the value log.",
+    "log_bytes": "Of the value log.",
+    "chaser_on": "1 while the index is fed from the log.",
+}
+_SHARD_COUNTERS = {
+    "written_records": "Since the start.",
+    "chaser_records_read": "Fed to the index from the log.",
+    "written_bytes": "Since the start, payloads only.",
+    "groups": "Writes of the value log, each with one fdatasync.",
+    "late_commits": "Below the watermark when they came.",
+    "index_rebuilds": "Indexes that were damaged in use and made again from the log.",
+}
+_MADE: dict[str, Callable[[ShardStatistics], float]] = {
+    "max_commit_ts": lambda shard: physical_ms(shard.max_commit_ts),
+    "oldest_open_age_seconds": lambda shard: shard.oldest_open_age_s or 0.0,
+    "chaser_on": lambda shard: int(shard.chaser.is_on),
+    "chaser_records_read": lambda shard: shard.chaser.records_read,
+}
+"""What is no field of the statistics by its name."""

@@ -10,19 +10,29 @@ Source for the idea: tidb-tools sync_diff_inspector; `tools/verify` compares two
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from binlogd.drainer import sql
 from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
+from binlogd.snapshot.bases.read_back import micros_of
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
 from binlogd.tidb.schema import Named
-from binlogd.tools.checksums import Checksums, checksums, checksums_of
-from binlogd.tools.row_differences import differences
-from binlogd.tools.row_texts import INTEGERS, LABEL, expression, kind_of, texts_of
+from binlogd.tidb.times import duration_text
+from binlogd.tools.checksums import (
+    INTEGERS,
+    NULL,
+    Checksums,
+    checksums,
+    checksums_of,
+    text_of,
+)
 from binlogd.tools.verify import shape_of
 from binlogd.tso import NO_TS, Tso
 
@@ -83,9 +93,9 @@ async def _verdict(
     left_out = tuple(each.name for each in table.columns if each not in compared)
     ours = Checksums(rows=table.rows)
     if compared:
-        ours = checksums_of(texts_of(snapshot, manifest, table, compared))
+        ours = checksums_of(_texts_of(snapshot, manifest, table, compared))
     name = sql.qualified(table.database, table.table)
-    there = await checksums(session, name, [expression(each) for each in compared])
+    there = await checksums(session, name, [_expression(each) for each in compared])
     reason = ""
     if there.rows != ours.rows:
         reason = f"has {there.rows} rows, the snapshot {ours.rows}"
@@ -95,13 +105,208 @@ async def _verdict(
         reason = "has other values"
     said: tuple[str, ...] = ()
     if reason:
-        said = await differences(session, snapshot, manifest, table, compared)
+        said = await _differing(session, snapshot, manifest, table, compared)
     return Verdict(table.database, table.table, table.rows, reason, left_out, said)
 
 
 def _is_comparable(table: TableEntry, column: ColumnEntry) -> bool:
-    kind = kind_of(column)
+    kind = _kind_of(column)
     is_narrowed = kind in INTEGERS and column.arrow_type == "bool"
-    is_ambiguous = kind in ("enum", "set") and "" in LABEL.findall(column.mysql_type)
+    is_ambiguous = kind in ("enum", "set") and "" in _LABEL.findall(column.mysql_type)
     is_told = not is_narrowed and not is_ambiguous and not table.losses.get(column.name)
     return kind not in _OWN_PRINT and is_told
+
+
+# --- rows that differ, by their keys ----------------------------------------------------------
+
+COMPARED_ROWS_MAX = 200_000
+"""Of either side; of larger tables no rows are named."""
+TOLD_MAX = 10
+SHOWN_CHARS = 40
+
+_Row = tuple[str, ...]
+
+
+async def _differing(
+    session: SqlSession,
+    snapshot: Path,
+    manifest: Manifest,
+    table: TableEntry,
+    columns: Sequence[ColumnEntry],
+) -> tuple[str, ...]:
+    """Sentences about some rows that differ in these columns, and how many there are in all."""
+    keys = [each for each in columns if each.name in table.primary_key]
+    name = sql.qualified(table.database, table.table)
+    ((count,),) = await session.rows(b"SELECT COUNT(*) FROM " + name)
+    if not columns or max(int(count), table.rows) > COMPARED_ROWS_MAX:
+        return (f"which rows differ is told of tables with up to {COMPARED_ROWS_MAX} rows only",)
+    texts = b", ".join(map(_expression, columns))
+    answer = await session.rows(b"SELECT " + texts + b" FROM " + name)
+    theirs = [tuple(map(_str, row)) for row in answer]
+    ours = _texts_of(snapshot, manifest, table, columns)
+    if table.primary_key and len(keys) == len(table.primary_key):
+        found = _by_key(ours, theirs, columns, keys)
+    else:
+        found = _by_value(ours, theirs, columns)
+    more = len(found) - TOLD_MAX
+    return (*found[:TOLD_MAX], *([f"and {more} more"] if more > 0 else []))
+
+
+def _by_key(
+    ours: Iterable[_Row],
+    theirs: Iterable[_Row],
+    columns: Sequence[ColumnEntry],
+    keys: Sequence[ColumnEntry],
+) -> list[str]:
+    places = [columns.index(each) for each in keys]
+
+    def key(row: _Row) -> _Row:
+        return tuple(row[place] for place in places)
+
+    held, there = {key(row): row for row in ours}, {key(row): row for row in theirs}
+    found = []
+    for each in sorted(held.keys() | there.keys()):
+        ours_now, theirs_now = held.get(each), there.get(each)
+        if ours_now == theirs_now:
+            continue
+        label = _shown(keys, each)
+        if ours_now is None:
+            found.append(f"{label}: only the server has it")
+        elif theirs_now is None:
+            found.append(f"{label}: only the snapshot has it")
+        else:
+            found.append(f"{label}: {_changed(columns, ours_now, theirs_now)}")
+    return found
+
+
+def _changed(columns: Sequence[ColumnEntry], ours: _Row, theirs: _Row) -> str:
+    return "; ".join(
+        f"{column.name} is {_value(column, there)} there, {_value(column, here)} in the snapshot"
+        for column, here, there in zip(columns, ours, theirs, strict=True)
+        if here != there
+    )
+
+
+def _by_value(
+    ours: Iterable[_Row], theirs: Iterable[_Row], columns: Sequence[ColumnEntry]
+) -> list[str]:
+    """Of a table without a primary key: rows that one side has more often."""
+    held, there = Counter(ours), Counter(theirs)
+    here_only = [f"{_shown(columns, row)}: only the snapshot has it" for row in held - there]
+    there_only = [f"{_shown(columns, row)}: only the server has it" for row in there - held]
+    return sorted(here_only) + sorted(there_only)
+
+
+def _shown(columns: Sequence[ColumnEntry], row: _Row) -> str:
+    pairs = zip(columns, row, strict=True)
+    return ", ".join(f"{column.name}={_value(column, text)}" for column, text in pairs)
+
+
+def _value(column: ColumnEntry, text: str) -> str:
+    """What a text of `_texts_of` stands for, as people read it."""
+    if text == NULL:
+        return "NULL"
+    kind = _kind_of(column)
+    if kind in ("bit", "enum", "set"):
+        return str(int(text, 16))
+    content = bytes.fromhex(text)
+    if kind in ("binary", "varbinary") or kind.endswith("blob"):
+        return f"x'{_cut(content.hex())}'"
+    return _cut(repr(content.decode(errors="replace")) if _is_text(kind) else content.decode())
+
+
+def _is_text(kind: str) -> bool:
+    return kind in ("char", "varchar") or kind.endswith("text")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+
+
+def _str(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# --- rows as the texts that a server is asked for ---------------------------------------------
+
+_LABEL = re.compile(r"'((?:[^']|'')*)'")
+
+
+def _kind_of(column: ColumnEntry) -> str:
+    """The name of a MySQL type without its sizes."""
+    return re.split(r"[( ]", column.mysql_type)[0]
+
+
+def _expression(column: ColumnEntry) -> bytes:
+    """What a server is asked for: the text of a column."""
+    return text_of(column.name, _kind_of(column))
+
+
+def _texts_of(
+    snapshot: Path, manifest: Manifest, table: TableEntry, columns: Sequence[ColumnEntry]
+) -> Iterator[tuple[str, ...]]:
+    """The texts of these columns, row by row. Raises as `read_files.batches`."""
+    places = {column.name: place for place, column in enumerate(table.columns)}
+    renders = [(places[each.name], each, _renderer(each)) for each in columns]
+    for file in table.files:
+        for batch in read_files.batches(snapshot / file.name, manifest, table):
+            texts = [
+                [
+                    NULL if value is None else render(value)
+                    for value in read_files.decoded(batch.column(place), each).to_pylist()
+                ]
+                for place, each, render in renders
+            ]
+            yield from zip(*texts, strict=True)
+
+
+_Render = Callable[[Any], str]
+
+
+def _renderer(column: ColumnEntry) -> _Render:
+    """A value as the server's expression makes it."""
+    kind = _kind_of(column)
+    if kind in ("enum", "set"):
+        labels = [label.replace("''", "'") for label in _LABEL.findall(column.mysql_type)]
+        numbers = {label: number for number, label in enumerate(labels)}
+        if kind == "enum":
+            return lambda label: f"{numbers.get(label, -1) + 1:X}"
+        return lambda found: f"{_mask(found, numbers):X}"
+    if kind == "bit":
+        return lambda value: f"{int(value):X}"
+    text = _text_renderer(kind, column.mysql_type)
+    return lambda value: text(value).hex().upper()
+
+
+def _mask(found: str | list[str], numbers: dict[str, int]) -> int:
+    labels = found.split(",") if isinstance(found, str) else found
+    return sum(1 << numbers[label] for label in labels if label)
+
+
+def _text_renderer(kind: str, mysql_type: str) -> Callable[[Any], bytes]:
+    digits = re.search(r"\((\d)\)", mysql_type)
+    fraction = int(digits[1]) if digits else 0
+    cut = 19 + (fraction + 1 if fraction else 0)
+    texts: dict[str, Callable[[Any], str]] = {
+        "year": lambda value: f"{value:04d}",
+        "decimal": lambda value: value if isinstance(value, str) else f"{value:f}",
+        "date": str,
+        "datetime": lambda value: _moment(value)[:cut],
+        "timestamp": lambda value: _moment(value)[:cut],
+        "time": lambda value: _span(value, fraction),
+        **dict.fromkeys(INTEGERS, lambda value: str(int(value))),
+    }
+    if kind in texts:
+        text = texts[kind]
+        return lambda value: text(value).encode()
+    return lambda value: value if isinstance(value, bytes) else value.encode()
+
+
+def _moment(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0")
+
+
+def _span(value: Any, fraction: int) -> str:
+    return value if isinstance(value, str) else duration_text(micros_of(value) * 1000, fraction)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from binlogd.binlog import BinlogType
@@ -44,6 +44,18 @@ def records(source: Source, meter: Meter) -> Iterator[RecordLine]:
     if source.kind is SourceKind.PUMP:
         return _of_pump(source, meter)
     return _of_relay(source, meter) if source.kind is SourceKind.RELAY else _of_files(source, meter)
+
+
+def records_of_transaction(sources: Sequence[Source], ts: Tso, meter: Meter) -> list[RecordLine]:
+    """The records that carry a timestamp: of a transaction without a commit, its prewrite and
+    rollback. Only a Pump's log has such."""
+    return [
+        line
+        for source in sources
+        if source.kind is SourceKind.PUMP
+        for line in _of_pump(source, meter)
+        if ts in (line.start_ts, line.commit_ts)
+    ]
 
 
 def _of_pump(source: Source, meter: Meter) -> Iterator[RecordLine]:

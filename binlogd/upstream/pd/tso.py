@@ -18,7 +18,7 @@ from grpclib.client import Stream, StreamStreamMethod
 from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
 from binlogd.grpc.methods import understood
-from binlogd.tso import NO_TS, Tso, physical_ms
+from binlogd.tso import LOGICAL_BITS, NO_TS, Tso, physical_ms
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import Way
 from binlogd.upstream.upstream import TsoStatistics
@@ -32,7 +32,6 @@ OBSERVED_AHEAD_MS = 5_000
 """How far the binlogs may be ahead of PD: a TiDB that keeps its data itself takes its time from the
 clock of its machine."""
 _DC = "global"
-_LOGICAL_BITS = 18
 
 
 class PdTso:
@@ -93,7 +92,7 @@ class PdTso:
 
     async def _ask_for_all(self) -> None:
         waiters = [each for each in self._waiting if not each.done()][:BATCH_MAX]
-        floor = max(self._last, Tso(self._observed - (OBSERVED_AHEAD_MS << _LOGICAL_BITS)))
+        floor = max(self._last, Tso(self._observed - (OBSERVED_AHEAD_MS << LOGICAL_BITS)))
         try:
             first, step = await self._answer(len(waiters), floor)
         except UpstreamUnavailable as error:
@@ -157,7 +156,7 @@ class PdTso:
         """The first of `count` timestamps, and what lies between two of them."""
         last = response.timestamp
         step = 1 << last.suffix_bits
-        first = Tso((last.physical << _LOGICAL_BITS) + last.logical - (count - 1) * step)
+        first = Tso((last.physical << LOGICAL_BITS) + last.logical - (count - 1) * step)
         if first > floor:
             return first, step
         self._went_back += 1

@@ -17,8 +17,7 @@ from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import PdLimits
-from binlogd.upstream.pd.no_tikv import TikvOrElse
-from binlogd.upstream.txn_status import LocalTxnStatus
+from binlogd.upstream.txn_status import LocalTxnStatus, TikvOrElse
 from binlogd.wire.generated import metapb
 from binlogd.wire.generated.etcdserverpb import PutRequest
 from tests.support.pd_cluster import CLUSTER_ID, pd_cluster
