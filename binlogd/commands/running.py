@@ -46,12 +46,6 @@ def put(setup: Setup, route: str) -> dict[str, Any]:
     return answer
 
 
-def post(setup: Setup, route: str) -> dict[str, Any]:
-    """As `put`."""
-    answer: dict[str, Any] = _document(setup, "POST", route)
-    return answer
-
-
 def asked(
     setup: Setup, method: str, route: str, timeout_s: float = ANSWER_S, body: bytes | None = None
 ) -> tuple[int, bytes]:

@@ -52,7 +52,7 @@ def txn(
         # a commit lies behind its start, so nothing before `ts` is read
         later = transactions(sources, CommitWindow(start=Tso(ts)), jobs=jobs, meter=shown.meter)
         found = next((each for each in later if ts in (each.commit_ts, each.start_ts)), None)
-        lines = [] if found else records_of_transaction(sources, Tso(ts), shown.meter)
+        lines = [] if found else list(records_of_transaction(sources, Tso(ts), shown.meter))
     if found is not None:
         writer_of(as_json=as_json, full=True).transaction(found, found.rows())
         sys.stdout.flush()

@@ -81,14 +81,8 @@ REPLICA_FILE = "replica.db"
 DRAIN_S = 6.0
 """Of the ten seconds that a stop may take."""
 
-_DIALECTS = {
-    "file": Dialect.FILE,
-    "pb": Dialect.FILE,
-    "mysql": Dialect.MYSQL,
-    "tidb": Dialect.TIDB,
-    "sqlite": Dialect.FILE,
-    "kafka": Dialect.FILE,
-}
+_DIALECTS = {"mysql": Dialect.MYSQL, "tidb": Dialect.TIDB}
+"""Of databases; what others hold is read as a file's."""
 
 
 async def identity(setup: Setup, disk: PosixDisk) -> Identity:
@@ -207,7 +201,7 @@ def _event_filter(syncer: SyncerConfig) -> EventFilter:
 
 def dialect(setup: Setup) -> Dialect:
     """What reads the statements downstream."""
-    return _DIALECTS[setup.config.syncer.db_type]
+    return _DIALECTS.get(setup.config.syncer.db_type, Dialect.FILE)
 
 
 def newest_ts(setup: Setup) -> Tso:

@@ -98,7 +98,6 @@ class PumpStatistics:
     refused: int
     from_the_future: int
     fakes: int
-    writes_waiting: int
     write_queue_bytes: int
     write_queue_bytes_max: int
     free_bytes: int
@@ -388,7 +387,6 @@ class Pump:
             refused=self._refused,
             from_the_future=self._admission.from_the_future,
             fakes=self._fakes,
-            writes_waiting=self._budget.waiting,
             write_queue_bytes=self._budget.size,
             write_queue_bytes_max=self._options.memory_budget_bytes // 2,
             free_bytes=self._admission.free_bytes,

@@ -23,7 +23,7 @@ from binlogd.errors import ConfigError
 from binlogd.settings.effects import check_effects
 from binlogd.settings.kafka import check_kafka
 from binlogd.settings.mistakes import SECRETS, mistakes
-from binlogd.settings.operators import check_operators, check_token
+from binlogd.settings.operators import check_operators, check_token, operators, peers
 from binlogd.settings.quantities import (
     Seconds,
     Size,
@@ -407,7 +407,12 @@ def _check(config: Config) -> None:
         raise ConfigError("archive.tail-interval: must not be negative; 0 turns it off")
     if config.node_id and config.node_id == config.drainer.node_id:
         raise ConfigError("node-id and drainer.node-id: must differ")
-    check_operators(config.security)
+    check_operators(
+        operators(config.security.operators_from, config.security.operators_cn),
+        config.security.cert_allowed_cn,
+        has_certificates=bool(config.security.ssl_ca),
+    )
+    peers(config.security.peers_from)
     check_effects(config, Config())
     check_kafka(config)
     listen_address(config.addr)

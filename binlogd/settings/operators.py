@@ -16,7 +16,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
-from typing import Protocol
 
 from binlogd.errors import ConfigError
 
@@ -73,28 +72,14 @@ def is_peer(peer: Address, networks: Sequence[Network]) -> bool:
     return peer.is_loopback or any(peer in network for network in networks)
 
 
-class _Security(Protocol):
-    @property
-    def ssl_ca(self) -> str: ...
-    @property
-    def cert_allowed_cn(self) -> Sequence[str]: ...
-    @property
-    def operators_from(self) -> Sequence[str]: ...
-    @property
-    def operators_cn(self) -> Sequence[str]: ...
-    @property
-    def peers_from(self) -> Sequence[str]: ...
-
-
-def check_operators(security: _Security) -> None:
-    """Raises ConfigError for operators that could never act, or that would be everybody, and for
-    peers that are no networks."""
-    peers(security.peers_from)
-    names = operators(security.operators_from, security.operators_cn).names
-    if names and not security.ssl_ca:
+def check_operators(
+    found: Operators, cert_allowed_cn: Sequence[str], *, has_certificates: bool
+) -> None:
+    """Raises ConfigError for operators that could never act."""
+    if found.names and not has_certificates:
         raise ConfigError(f"{NAMES}: goes with security.ssl-ca only; there are no certificates")
-    allowed = {name.strip() for name in security.cert_allowed_cn}
-    left_out = sorted(names - allowed)
+    allowed = {name.strip() for name in cert_allowed_cn}
+    left_out = sorted(found.names - allowed)
     if allowed and "*" not in allowed and left_out:
         raise ConfigError(
             f"{NAMES}: {', '.join(left_out)}: may not even connect; name it in"

@@ -9,31 +9,13 @@ rename such counters, so the exposition is written here. What the original lacks
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 
+from binlogd.telemetry.histogram import HistogramStatistics
+
 Samples = Iterable[tuple[Mapping[str, str], float]]
-
-
-class HistogramNumbers(Protocol):
-    """Observations by size."""
-
-    @property
-    def bounds(self) -> Sequence[float]:
-        """Upper bounds of the buckets, ascending."""
-        ...
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """Of each bucket by itself, with one more for what is above all bounds."""
-        ...
-
-    @property
-    def total(self) -> float:
-        """The sum of all observations."""
-        ...
 
 
 class Exposition:
@@ -54,7 +36,7 @@ class Exposition:
         self,
         name: str,
         meaning: str,
-        samples: Iterable[tuple[Mapping[str, str], HistogramNumbers]],
+        samples: Iterable[tuple[Mapping[str, str], HistogramStatistics]],
     ) -> None:
         """Observations in cumulative buckets; a series appears with its first observation."""
         self._head(name, "histogram", meaning)

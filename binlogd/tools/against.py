@@ -288,13 +288,13 @@ def _text_renderer(kind: str, mysql_type: str) -> Callable[[Any], bytes]:
     fraction = int(digits[1]) if digits else 0
     cut = 19 + (fraction + 1 if fraction else 0)
     texts: dict[str, Callable[[Any], str]] = {
+        **dict.fromkeys(INTEGERS, lambda value: str(int(value))),
         "year": lambda value: f"{value:04d}",
         "decimal": lambda value: value if isinstance(value, str) else f"{value:f}",
         "date": str,
         "datetime": lambda value: _moment(value)[:cut],
         "timestamp": lambda value: _moment(value)[:cut],
         "time": lambda value: _span(value, fraction),
-        **dict.fromkeys(INTEGERS, lambda value: str(int(value))),
     }
     if kind in texts:
         text = texts[kind]

@@ -46,16 +46,16 @@ def records(source: Source, meter: Meter) -> Iterator[RecordLine]:
     return _of_relay(source, meter) if source.kind is SourceKind.RELAY else _of_files(source, meter)
 
 
-def records_of_transaction(sources: Sequence[Source], ts: Tso, meter: Meter) -> list[RecordLine]:
+def records_of_transaction(
+    sources: Sequence[Source], ts: Tso, meter: Meter
+) -> Iterator[RecordLine]:
     """The records that carry a timestamp: of a transaction without a commit, its prewrite and
-    rollback. Only a Pump's log has such."""
-    return [
-        line
-        for source in sources
-        if source.kind is SourceKind.PUMP
-        for line in _of_pump(source, meter)
-        if ts in (line.start_ts, line.commit_ts)
-    ]
+    rollback. Only a Pump's log has such. Raises as `records`."""
+    for source in sources:
+        if source.kind is SourceKind.PUMP:
+            for line in _of_pump(source, meter):
+                if ts in (line.start_ts, line.commit_ts):
+                    yield line
 
 
 def _of_pump(source: Source, meter: Meter) -> Iterator[RecordLine]:

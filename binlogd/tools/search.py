@@ -27,8 +27,8 @@ from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import Met, NothingFound, chosen, table_patterns
-from binlogd.tools.reading import Source, SourceKind, transactions
-from binlogd.tools.records import records
+from binlogd.tools.reading import Source, transactions
+from binlogd.tools.records import records_of_transaction
 from binlogd.tools.row_index import ANY, RowFrame, picked
 from binlogd.tools.row_indexing import indexed
 from binlogd.tools.shown import json_value, printable, value_text
@@ -297,21 +297,17 @@ def _says(value: Value, mysql_type: str, text: str) -> bool:
 
 
 def _records(log: SearchedLog, ts: Tso, found: Found) -> None:
-    for source in log.sources:
-        if source.kind is not SourceKind.PUMP:
-            continue
-        for line in records(source, Meter()):
-            if ts in (line.start_ts, line.commit_ts):
-                found.records.append(
-                    FoundRecord(
-                        kind=line.kind,
-                        start_ts=str(line.start_ts),
-                        time=wall_clock(line.start_ts),
-                        size_bytes=line.size_bytes,
-                        detail=line.detail,
-                        place=f"{line.place.path}:{line.place.offset}",
-                    )
-                )
+    for line in records_of_transaction(log.sources, ts, Meter()):
+        found.records.append(
+            FoundRecord(
+                kind=line.kind,
+                start_ts=str(line.start_ts),
+                time=wall_clock(line.start_ts),
+                size_bytes=line.size_bytes,
+                detail=line.detail,
+                place=f"{line.place.path}:{line.place.offset}",
+            )
+        )
 
 
 def _shown(transaction: Transaction, rows: Iterator[NamedRow]) -> FoundTransaction:

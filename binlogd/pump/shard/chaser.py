@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from binlogd.log.pointer import ValuePointer
 from binlogd.pump.log.entry import Entry
 
 TURN_ON_AFTER_S = 3.0
@@ -77,43 +76,29 @@ class ChaserStatistics:
     """`catch_ups` counts reads of the log, `records_read` what they gave to the index."""
 
     is_on: bool
-    on_since_s: float | None
     turned_on: int
     catch_ups: int
     recoveries: int
     records_read: int
-    last_unread: ValuePointer | None
 
 
 class SlowChaser:
     """Whether the index is fed from the log or from memory, and how often it changed."""
 
-    def __init__(
-        self,
-        *,
-        turn_on_after_s: float = TURN_ON_AFTER_S,
-        caught_up_within_s: float = CAUGHT_UP_WITHIN_S,
-    ) -> None:
+    def __init__(self, *, turn_on_after_s: float = TURN_ON_AFTER_S) -> None:
         self._turn_on_after_s = turn_on_after_s
-        self._caught_up_within_s = caught_up_within_s
-        self._on_since_s: float | None = None
-        self._last_unread: ValuePointer | None = None
+        self.is_on = False
+        """Whether the index is too slow for the queue."""
         self._turned_on = self._catch_ups = self._recoveries = self._records_read = 0
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the index is too slow for the queue."""
-        return self._on_since_s is not None
-
-    def stalled(self, now_s: float, *, waited_s: float, unread: ValuePointer) -> bool:
+    def stalled(self, *, waited_s: float) -> bool:
         """Filing has taken `waited_s` so far. Returns whether this turned the chaser on."""
-        return waited_s >= self._turn_on_after_s and self._turn_on(now_s, unread)
+        return waited_s >= self._turn_on_after_s and self._turn_on()
 
-    def missed(self, now_s: float, *, unread: ValuePointer) -> bool:
+    def missed(self) -> bool:
         """The next record fell out of the queue. Returns whether this turned the chaser on."""
         self._catch_ups += 1
-        self._last_unread = unread
-        return self._turn_on(now_s, unread)
+        return self._turn_on()
 
     def read(self, records: int) -> None:
         """The log gave these records to the index."""
@@ -121,9 +106,9 @@ class SlowChaser:
 
     def caught_up(self, *, took_s: float) -> bool:
         """Everything was filed, the last batch in `took_s`. Returns whether this turned it off."""
-        if self._on_since_s is None or took_s >= self._caught_up_within_s:
+        if not self.is_on or took_s >= CAUGHT_UP_WITHIN_S:
             return False
-        self._on_since_s = self._last_unread = None
+        self.is_on = False
         self._recoveries += 1
         return True
 
@@ -131,18 +116,15 @@ class SlowChaser:
         """How it stands."""
         return ChaserStatistics(
             is_on=self.is_on,
-            on_since_s=self._on_since_s,
             turned_on=self._turned_on,
             catch_ups=self._catch_ups,
             recoveries=self._recoveries,
             records_read=self._records_read,
-            last_unread=self._last_unread,
         )
 
-    def _turn_on(self, now_s: float, unread: ValuePointer) -> bool:
+    def _turn_on(self) -> bool:
         if self.is_on:
             return False
-        self._on_since_s = now_s
-        self._last_unread = unread
+        self.is_on = True
         self._turned_on += 1
         return True

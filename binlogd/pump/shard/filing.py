@@ -299,7 +299,7 @@ class Filer:
         """One transaction. False if closing had to give up; the next start files it then."""
         begin_s = self._batch_since_s = asyncio.get_running_loop().time()
         if self._tail.missing():
-            if self._chaser.missed(begin_s, unread=self._marks.head):
+            if self._chaser.missed():
                 log.warning("slow_chaser_turned_on", unread=self._marks.head)
             entries = await self._from_log(self._tail.missing())
             self._chaser.read(len(entries))
@@ -484,7 +484,5 @@ class Filer:
 
     def _look_at_the_clock(self, now_s: float) -> None:
         since_s = self._batch_since_s
-        if since_s is not None and self._chaser.stalled(
-            now_s, waited_s=now_s - since_s, unread=self._marks.head
-        ):
+        if since_s is not None and self._chaser.stalled(waited_s=now_s - since_s):
             log.warning("slow_chaser_turned_on", unread=self._marks.head)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import structlog
 from grpclib.client import Channel, Stream
@@ -25,7 +25,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.grpc.channel import LastingChannel, woken_cleanly
-from binlogd.grpc.methods import understood
+from binlogd.grpc.methods import Message, understood
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import addresses_of
 from binlogd.wire.generated.etcdserverpb import (
@@ -57,13 +57,7 @@ log = structlog.get_logger(__name__)
 Endpoint = tuple[str, int]
 
 
-class _Message(Protocol):
-    def parse(self, data: bytes) -> Self: ...
-
-    def __bytes__(self) -> bytes: ...
-
-
-A = TypeVar("A", bound=_Message)
+A = TypeVar("A", bound=Message)
 
 DEADLINE_S = 5.0
 """Of one call, all endpoints together; the original's."""
@@ -281,7 +275,7 @@ class EtcdClient:
 
     # --- calling ---------------------------------------------------------------------------
 
-    async def _call(self, path: str, request: _Message, answer: A, *, is_read: bool = False) -> A:
+    async def _call(self, path: str, request: Message, answer: A, *, is_read: bool = False) -> A:
         message = bytes(request)
         failures: list[str] = []
         clock = asyncio.get_running_loop().time

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.binlog import BinlogType
-from binlogd.log.pointer import FIRST, FileId, Place
+from binlogd.log.pointer import FileId, Place
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.shard.chaser import SlowChaser, Tail
 from binlogd.pump.shard.window import Window
@@ -77,31 +77,30 @@ def test_every_entry_is_filed_once_and_in_order(
 
 def test_the_chaser_turns_on_when_a_record_fell_out() -> None:
     chaser = SlowChaser()
-    assert chaser.missed(10.0, unread=FIRST)
-    assert not chaser.missed(11.0, unread=FIRST)
+    assert chaser.missed()
+    assert not chaser.missed()
     chaser.read(7)
     statistics = chaser.statistics()
     assert statistics.is_on
     assert (statistics.turned_on, statistics.catch_ups, statistics.records_read) == (1, 2, 7)
-    assert (statistics.on_since_s, statistics.last_unread) == (10.0, FIRST)
 
 
 def test_the_chaser_turns_on_after_three_seconds_of_waiting() -> None:
     chaser = SlowChaser()
-    assert not chaser.stalled(10.0, waited_s=2.9, unread=FIRST)
+    assert not chaser.stalled(waited_s=2.9)
     assert not chaser.is_on
-    assert chaser.stalled(10.1, waited_s=3.0, unread=FIRST)
+    assert chaser.stalled(waited_s=3.0)
     assert chaser.is_on
 
 
 def test_the_chaser_turns_off_when_the_index_is_fast_again() -> None:
     chaser = SlowChaser()
     assert not chaser.caught_up(took_s=0.1)
-    chaser.missed(1.0, unread=FIRST)
+    chaser.missed()
     assert not chaser.caught_up(took_s=1.0)
     assert chaser.caught_up(took_s=0.9)
     statistics = chaser.statistics()
-    assert (statistics.is_on, statistics.recoveries, statistics.last_unread) == (False, 1, None)
+    assert (statistics.is_on, statistics.recoveries) == (False, 1)
 
 
 # --- the window ----------------------------------------------------------------------------
