@@ -120,9 +120,6 @@ def test_tasks_of_a_process_read_and_parse_the_history_of_an_archive_once(
     more.write_bytes(logged.history.read_bytes() + b"\n")
     archive(msgspec.structs.replace(task, history=str(more)))
     misses = inputs._archived_history.cache_info().misses
-    read({"path": url})
-    assert inputs._archived_history.cache_info().misses == misses  # the catalog is as it was
-    (Path(url) / "catalog.json").unlink()
-    archive(msgspec.structs.replace(task, history=str(more)))
-    read({"path": url})
-    assert inputs._archived_history.cache_info().misses == misses + 1
+    for _ in range(2):
+        read({"path": url})
+        assert inputs._archived_history.cache_info().misses == misses + 1
