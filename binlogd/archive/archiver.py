@@ -21,12 +21,11 @@ import structlog
 
 from binlogd.archive.following import Following, stands_of
 from binlogd.archive.task import Archived, Keep, Mark, Stand, Task
-from binlogd.errors import BinlogdError
 from binlogd.host.child import answer_of
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import ValuePointer
 from binlogd.status import ArchiveStatus
-from binlogd.telemetry.faults import unforeseen
+from binlogd.telemetry.faults import named
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 SEGMENTS_AT_ONCE = 16
@@ -114,8 +113,7 @@ class Archiver:
                     await self._round()
             except Exception as error:  # noqa: BLE001 - the log stays, whatever it is
                 self._failures += 1
-                has_name = isinstance(error, BinlogdError)
-                self._failed = str(error if has_name else unforeseen("the archiver", error))
+                self._failed = str(named("the archiver", error))
                 wait_s = min(BACKOFF_S_MAX, wait_s * 2)
                 url = self._options.url
                 log.warning("archive_failed", url=url, cause=self._failed, wait_s=wait_s)

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import msgspec
 
-from binlogd.archive.store import ArchiveStore
-from binlogd.errors import Behind, ConfigError, Corrupt
-from binlogd.log.checked_text import check_json, checksummed_json
+from binlogd.archive.store import ArchiveStore, Document
+from binlogd.errors import Behind
+from binlogd.log.checked_text import checksummed_json
 from binlogd.tso import NO_TS
 
 BOUND_NAME = "kept.json"
-BOUND_FORMAT = 1
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +30,11 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int
 
 
-class Bound(msgspec.Struct, frozen=True, kw_only=True):
+class Bound(Document, frozen=True, kw_only=True):
     """Behind `gone_ts` an archive is complete; `first` is by shard the first segment of it."""
 
-    format: int = BOUND_FORMAT
     gone_ts: int = NO_TS
-    first: dict[int, int] = {}
+    first: dict[int, int] = msgspec.field(default_factory=dict)
     leaving: Leaving | None = None
 
     @property
@@ -47,17 +45,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_bound(store: ArchiveStore) -> Bound:
     """Of an archive that was never cut it is the beginning. Raises Corrupt, ConfigError."""
-    try:
-        content = store.read(BOUND_NAME)
-        check_json(content)
-        bound = msgspec.json.decode(content, type=Bound)
-    except FileNotFoundError:
-        return Bound()
-    except (msgspec.DecodeError, ValueError) as error:
-        raise Corrupt(f"{store.url}/{BOUND_NAME}: {error}") from error
-    if bound.format != BOUND_FORMAT:
-        raise ConfigError(f"{store.url}: {BOUND_NAME} has format {bound.format}, this is older")
-    return bound
+    return store.document(BOUND_NAME, Bound)
 
 
 def put_bound(store: ArchiveStore, bound: Bound) -> None:

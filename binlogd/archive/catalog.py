@@ -23,7 +23,7 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.archive.tail import TAIL_NAME, ArchiveTail, TailPart, read_tail
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import ConfigError, Corrupt
-from binlogd.log.checked_text import check_json, checksummed_json
+from binlogd.log.checked_text import checksummed_json, decoded_json
 from binlogd.log.record import extend
 from binlogd.log.segment_index import SegmentIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
@@ -155,9 +155,8 @@ def bounded(catalog: ArchiveCatalog, bound: Bound) -> ArchiveCatalog:
 def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
     """Raises Corrupt, ConfigError for a newer format."""
     try:
-        check_json(content)
-        catalog = msgspec.json.decode(content, type=ArchiveCatalog)
-    except (msgspec.DecodeError, ValueError) as error:
+        catalog = decoded_json(content, ArchiveCatalog)
+    except ValueError as error:
         raise Corrupt(f"{where}/{CATALOG_NAME}: is no catalog: {error}") from error
     if catalog.format not in (CATALOG_FORMAT, PAGED_FORMAT):
         raise ConfigError(f"{where}: an archive of format {catalog.format}, this is older")

@@ -27,8 +27,8 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.archive.tail import TAIL_NAME, ArchiveTail, TailPart, encode_tail, parts_directory
 from binlogd.archive.task import Follow, FollowAnswer, Stand
 from binlogd.archive.upload import checksum_of, described
-from binlogd.errors import BinlogdError, Refused
-from binlogd.host.child import CANNOT, yield_to_others
+from binlogd.errors import Refused
+from binlogd.host.child import give, yield_to_others
 from binlogd.host.disk import alone_in
 from binlogd.log.directory import pump_directory, segment_file
 from binlogd.log.drive import segment_batches
@@ -94,7 +94,7 @@ class Follower:
         if not lacks:
             self._publish(ArchiveTail(resolved_ts=asked.resolved_ts, parts=tuple(parts)))
             self._sweep()
-        return FollowAnswer(is_told=not lacks, parts=len(parts), put_bytes=self._put_bytes)
+        return FollowAnswer(is_told=not lacks, put_bytes=self._put_bytes)
 
     # --- one shard -----------------------------------------------------------------------------
 
@@ -272,26 +272,21 @@ def together(parts: Sequence[TailPart], crc32c: int, places: bytes) -> TailPart:
 
 def main() -> int:
     """A question a line, and its answer; CANNOT and a sentence on standard error when it cannot."""
-    follower: Follower | None = None
     yield_to_others(MEMORY_BYTES_MAX)
-    try:
-        line = sys.stdin.buffer.readline()
-        data_dir = Path(msgspec.json.decode(line, type=Follow).data_dir)
-        with alone_in(pump_directory(data_dir), _BESIDE):
-            while line:  # ends with who asks
-                asked = msgspec.json.decode(line, type=Follow)
-                follower = follower or Follower(data_dir, asked.url)
-                answer = msgspec.json.encode(follower.follow(asked))
-                sys.stdout.buffer.write(answer + b"\n")
-                sys.stdout.buffer.flush()
-                line = sys.stdin.buffer.readline()
-    except MemoryError:
-        sys.stderr.write("what is new takes more memory than the process may have\n")
-        return CANNOT
-    except (BinlogdError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return CANNOT
-    return 0
+    return give(_conversation, "what is new takes more memory than the process may have")
+
+
+def _conversation() -> bytes:
+    line = sys.stdin.buffer.readline()
+    asked = msgspec.json.decode(line, type=Follow)
+    with alone_in(pump_directory(Path(asked.data_dir)), _BESIDE):
+        follower = Follower(Path(asked.data_dir), asked.url)
+        while line:  # ends with who asks
+            answer = follower.follow(msgspec.json.decode(line, type=Follow))
+            sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+            sys.stdout.buffer.flush()
+            line = sys.stdin.buffer.readline()
+    return b""
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ import msgspec
 import structlog
 
 from binlogd.archive.task import Follow, FollowAnswer, Grown, Stand
-from binlogd.errors import BinlogdError
 from binlogd.host.child import Ask, conversation
 from binlogd.log.index_file import Segment
-from binlogd.telemetry.faults import unforeseen
+from binlogd.telemetry.faults import named
 from binlogd.tso import NO_TS, Tso
 
 ANSWER_S = 600.0
@@ -74,8 +73,7 @@ class Following:
                         await asyncio.sleep(wait_s)
             except Exception as error:  # noqa: BLE001 - the log stays, whatever it is
                 self.failures += 1
-                has_name = isinstance(error, BinlogdError)
-                self.failed = str(error if has_name else unforeseen("what follows the log", error))
+                self.failed = str(named("what follows the log", error))
                 wait_s = min(BACKOFF_S_MAX, wait_s * 2)
                 log.warning("archive_behind", url=self._url, cause=self.failed, wait_s=wait_s)
             await asyncio.sleep(wait_s)

@@ -20,11 +20,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from binlogd.errors import ConfigError, Unavailable
+import msgspec
+
+from binlogd.errors import ConfigError, Corrupt, Unavailable
 from binlogd.extras import require
 from binlogd.host.disk import make_directory, put_in_place
+from binlogd.log.checked_text import decoded_json
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A small file beside the catalog, as it begins where there is none: `format` is that of this
+    version."""
+
+    format: int = 1
+
 
 T = TypeVar("T")
+D = TypeVar("D", bound=Document)
 
 ATTEMPTS_MAX = 4
 RETRY_S = 0.25
@@ -109,6 +121,19 @@ class ArchiveStore:
                 return content
 
         return self._trying(name, read)
+
+    def document(self, name: str, kind: type[D]) -> D:
+        """A file with a checksum (`checksummed_json`); as it begins where there is none. Raises
+        Corrupt, and ConfigError for another format."""
+        try:
+            found = decoded_json(self.read(name), kind)
+        except FileNotFoundError:
+            return kind()
+        except ValueError as error:
+            raise Corrupt(f"{self.url}/{name}: {error}") from error
+        if found.format != kind().format:
+            raise ConfigError(f"{self.url}: {name} has format {found.format}, this is older")
+        return found
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each (offset, length), ascending; neighbours come in one request. Bytes

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import msgspec
 
-from binlogd.archive.store import ArchiveStore
-from binlogd.errors import ConfigError, Corrupt
-from binlogd.log.checked_text import check_json, checksummed_json
+from binlogd.archive.store import ArchiveStore, Document
+from binlogd.log.checked_text import checksummed_json
 from binlogd.log.segment_index import SegmentIndex
 from binlogd.tso import NO_TS
 
 TAIL_NAME = "tail.json"
-TAIL_FORMAT = 1
 
 
 class TailPart(SegmentIndex, frozen=True, kw_only=True):
@@ -39,10 +37,9 @@ class TailPart(SegmentIndex, frozen=True, kw_only=True):
         return self.begin + self.size_bytes
 
 
-class ArchiveTail(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveTail(Document, frozen=True, kw_only=True):
     """The parts in their order. With the catalog's segments they have all up to `resolved_ts`."""
 
-    format: int = TAIL_FORMAT
     resolved_ts: int = NO_TS
     parts: tuple[TailPart, ...] = ()
 
@@ -65,14 +62,4 @@ def encode_tail(tail: ArchiveTail) -> bytes:
 
 def read_tail(store: ArchiveStore) -> ArchiveTail:
     """Of an archive of sealed segments alone, nothing. Raises Corrupt, ConfigError."""
-    try:
-        content = store.read(TAIL_NAME)
-        check_json(content)
-        tail = msgspec.json.decode(content, type=ArchiveTail)
-    except FileNotFoundError:
-        return ArchiveTail()
-    except (msgspec.DecodeError, ValueError) as error:
-        raise Corrupt(f"{store.url}/{TAIL_NAME}: {error}") from error
-    if tail.format != TAIL_FORMAT:
-        raise ConfigError(f"{store.url}: {TAIL_NAME} has format {tail.format}, this is older")
-    return tail
+    return store.document(TAIL_NAME, ArchiveTail)

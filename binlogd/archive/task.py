@@ -104,11 +104,9 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FollowAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the archive has all of it now; if not, its DDL history lacks a job. How many parts it
-    has, and the bytes that were put there."""
+    """Whether the archive has all of it now; if not, its DDL history lacks a job. What was put."""
 
     is_told: bool
-    parts: int
     put_bytes: int
 
 

@@ -34,7 +34,7 @@ from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, Corrupt, MalformedBinlog, Refused
 from binlogd.host.disk import alone_in
-from binlogd.log.checked_text import check_json, checksummed_json
+from binlogd.log.checked_text import checksummed_json, decoded_json
 from binlogd.log.directory import STORE_FILE, ShardDirectory, shards_below
 from binlogd.log.drive import Reading, of_forward, segment_batches
 from binlogd.log.record import FOOTER_BYTES, FRAMING, HEADER_BYTES, extend, footer_ts
@@ -200,10 +200,8 @@ def described(store: ArchiveStore, shard: int, fid: int) -> SegmentIndex:
     """A segment with what was open at its end, which the catalog does not tell. Raises Corrupt."""
     name = index_path(shard, fid)
     try:
-        content = store.read(name)
-        check_json(content)
-        return msgspec.json.decode(content, type=SegmentIndex)
-    except (msgspec.DecodeError, ValueError, FileNotFoundError) as error:
+        return decoded_json(store.read(name), SegmentIndex)
+    except (ValueError, FileNotFoundError) as error:
         raise Corrupt(
             f"{store.url}/{name}: {error}; `binlogd archive --check` tells more"
         ) from error

@@ -14,7 +14,7 @@ from binlogd.archive.keep import keep
 from binlogd.archive.task import Archived, Keep, Task
 from binlogd.archive.upload import archive
 from binlogd.errors import BinlogdError
-from binlogd.host.child import CANNOT, yield_to_others
+from binlogd.host.child import give, yield_to_others
 
 MEMORY_BYTES_MAX = 1 << 30
 
@@ -23,18 +23,14 @@ def main() -> int:
     """One round, and one of retention; CANNOT and a sentence on standard error when it cannot."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     yield_to_others(MEMORY_BYTES_MAX)
-    try:
-        archived = archive(task)
-        if task.keep is not None:
-            archived = _kept(task.url, task.keep, archived)
-    except MemoryError:
-        sys.stderr.write("a segment takes more memory than the archiver may have\n")
-        return CANNOT
-    except (BinlogdError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return CANNOT
-    sys.stdout.buffer.write(msgspec.json.encode(archived))
-    return 0
+    return give(lambda: _round(task), "a segment takes more memory than the archiver may have")
+
+
+def _round(task: Task) -> bytes:
+    archived = archive(task)
+    if task.keep is not None:
+        archived = _kept(task.url, task.keep, archived)
+    return msgspec.json.encode(archived)
 
 
 def _kept(url: str, asked: Keep, archived: Archived) -> Archived:

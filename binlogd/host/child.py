@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from binlogd.errors import Unavailable
+from binlogd.errors import BinlogdError, Unavailable
 from binlogd.host.privacy import environment_of_children
 
 CANNOT = 3
@@ -180,6 +180,19 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
 
 
 # --- what the child does for itself --------------------------------------------------------------
+
+
+def give(answered: Callable[[], bytes], too_large: str = "") -> int:
+    """Of a child of ours: writes its answer and returns its exit code, which is CANNOT behind a
+    sentence on standard error where it has none. `too_large` is the one for want of memory."""
+    try:
+        answer = answered()
+    except (BinlogdError, OSError, MemoryError) as error:
+        said = too_large if isinstance(error, MemoryError) else ""
+        sys.stderr.write(f"{said or error or 'out of memory'}\n")
+        return CANNOT
+    sys.stdout.buffer.write(answer)
+    return 0
 
 
 class TimeOver(Exception):

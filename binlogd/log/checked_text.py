@@ -8,7 +8,12 @@ none, and counts as it stands, if it is a whole line. docs/FORMAT.md.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import google_crc32c
+import msgspec
+
+T = TypeVar("T")
 
 TEXT_BYTES_MAX = 64
 """Of the small files that hold such a line alone."""
@@ -44,12 +49,15 @@ def checksummed_json(document: bytes) -> bytes:
     return b"%s%08x%s" % (_KEY, google_crc32c.value(text), text[_SUM_END:])
 
 
-def check_json(document: bytes) -> None:
-    """Raises ValueError for what is not as `checksummed_json` made it. What has no such key, as an
-    older binlogd wrote it, counts as it stands."""
-    if not document.startswith(_KEY):
-        return
-    told = document[len(_KEY) : _SUM_END]
-    text = _KEY + _NOTHING_YET[:8] + document[_SUM_END:]
-    if told != b"%08x" % google_crc32c.value(text):
-        raise ValueError("its checksum does not match")
+def decoded_json(document: bytes, kind: type[T]) -> T:
+    """What stands in a document that `checksummed_json` made. What has no checksum, as an older
+    binlogd wrote it, counts as it stands. Raises ValueError."""
+    if document.startswith(_KEY):
+        told = document[len(_KEY) : _SUM_END]
+        text = _KEY + _NOTHING_YET[:8] + document[_SUM_END:]
+        if told != b"%08x" % google_crc32c.value(text):
+            raise ValueError("its checksum does not match")
+    try:
+        return msgspec.json.decode(document, type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error

@@ -140,15 +140,18 @@ def prewrites(store: ArchiveStore, part: SegmentPart, upto: Tso) -> Iterator[Com
         commit_ts, fid = longs(batch, "commit_ts"), longs(batch, "prewrite_fid")
         at, length = longs(batch, "prewrite_offset"), longs(batch, "prewrite_length")
         is_wanted = commit_ts <= upto
-        if (is_wanted & (fid < 0)).any():
-            _check_sent_twice(store, longs(batch, "start_ts"), commit_ts, fid, is_wanted)
+        odd = is_wanted & (fid < 0)
+        if odd.any():
+            _check_sent_twice(store, longs(batch, "start_ts"), commit_ts, fid, odd)
         for each in np.unique(fid[is_wanted & (fid >= 0)]).tolist():
             chosen = np.flatnonzero(is_wanted & (fid == each))
             chosen = chosen[np.argsort(at[chosen], kind="stable")]
-            name = segment_path(part.segment.shard, each)
-            payloads = _payloads(store, (part.segment.shard, each), at[chosen], length[chosen])
-            path, places, times = f"{store.url}/{name}", at[chosen].tolist(), commit_ts[chosen]
-            yield from map(CommittedPrewrite, repeat(path), places, payloads, times.tolist())
+            of = part.segment.shard, each
+            payloads = _payloads(store, of, at[chosen], length[chosen])
+            path, places = f"{store.url}/{segment_path(*of)}", at[chosen].tolist()
+            yield from map(
+                CommittedPrewrite, repeat(path), places, payloads, commit_ts[chosen].tolist()
+            )
 
 
 def _payloads(
@@ -181,11 +184,10 @@ def _payloads(
 
 
 def _check_sent_twice(
-    store: ArchiveStore, start_ts: Longs, commit_ts: Longs, fid: Longs, is_wanted: Mask
+    store: ArchiveStore, start_ts: Longs, commit_ts: Longs, fid: Longs, odd: Mask
 ) -> None:
     """Raises Corrupt where no Commit of a transaction has its prewrite. Most that were sent twice
     stand side by side; the index is asked about the others."""
-    odd = is_wanted & (fid < 0)
     beside = (fid >= 0) & np.isin(commit_ts, commit_ts[odd])
     one, other = (
         set(zip(start_ts[of].tolist(), commit_ts[of].tolist(), strict=True)) for of in (odd, beside)

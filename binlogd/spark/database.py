@@ -24,7 +24,6 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql.lane_sink import OneLane
 from binlogd.drainer.mysql.sink import MySqlSink
-from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.rows.progress import LanePosition, Restart
 from binlogd.drainer.session import DdlHistory
 from binlogd.drainer.txn import Ddl, Skip
@@ -48,7 +47,7 @@ from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
 from binlogd.spark.base_binlogs import TOLD_TS_MAX, binlogs_of_base, jobs_of
 from binlogd.spark.base_loader import LoadedBase
-from binlogd.spark.inputs import open_input
+from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.lake.manifest import Claim, PipelineStopped, claim_place, is_new
 from binlogd.spark.lane_task import (
     TOGETHER,
@@ -107,7 +106,7 @@ class DatabaseSink:
         stretch = LogRange(self._asked, start, end, begin, source.pin())
         if syncer.db_type in ("mysql", "tidb") and not keeps_transactions_whole(syncer):
             last_ts = NO_TS
-            while ddl_ts := self._spread(tasks, stretch, initial):  # each time one DDL further
+            while ddl_ts := self._spread(tasks, source, stretch, initial):  # one DDL further
                 if ddl_ts <= last_ts:
                     raise PipelineStopped(
                         f"lanes are at the DDL of {ddl_ts} again: a bug of binlogd"
@@ -115,15 +114,15 @@ class DatabaseSink:
                 last_ts = ddl_ts
             return
         jobs = InputJobs(stretch, source.jobs())
-        asyncio.run(self._run(LogStretch(stretch), jobs, end, initial))
+        asyncio.run(self._run(source.cluster_id(), LogStretch(stretch), jobs, end, initial))
 
     # --- by lanes --------------------------------------------------------------------------
 
-    def _spread(self, tasks: Tasks, stretch: LogRange, initial: Tso) -> Tso:
+    def _spread(self, tasks: Tasks, source: Input, stretch: LogRange, initial: Tso) -> Tso:
         """Up to the end, or past the first DDL; where that was, NO_TS for the end."""
         # worker-count is a limit, and one worker shows only states that the upstream had
         lanes = max(1, min(self._setup.config.syncer.worker_count, tasks.cores))
-        begun = asyncio.run(_patiently(lambda: self._begun(stretch, initial, lanes)))
+        begun = asyncio.run(_patiently(lambda: self._begun(source, stretch, initial, lanes)))
         if begun.checkpoint.commit_ts >= stretch.end:
             return NO_TS
         work = [
@@ -145,16 +144,15 @@ class DatabaseSink:
         asyncio.run(_patiently(lambda: self._end(begun, ends_with)))
         return ddl.commit_ts if ddl is not None else NO_TS
 
-    async def _begun(self, stretch: LogRange, initial: Tso, lanes: int) -> _Begun:
+    async def _begun(self, source: Input, stretch: LogRange, initial: Tso, lanes: int) -> _Begun:
         """Lays out so many lanes, unless those that are there are apart: they go on as they are."""
-        store = self._store()
+        store = make_store(self._setup, source.cluster_id())
         try:
             found, restart, _ = await store.open(lanes, newest_ts(self._setup))
             checkpoint = found or Checkpoint(NO_TS)
             if checkpoint.commit_ts == NO_TS:
                 checkpoint = replace(checkpoint, commit_ts=initial)
-            gone_ts = open_input(self._asked, stretch.pins).gone_ts()
-            check_begin(checkpoint.commit_ts, stretch.start, gone_ts)
+            check_begin(checkpoint.commit_ts, stretch.start, source.gone_ts())
             if checkpoint.consistent:
                 checkpoint = replace(checkpoint, consistent=False)
                 await store.save(checkpoint, restart.lanes)
@@ -200,10 +198,17 @@ class DatabaseSink:
         """Returns when the downstream holds a base, or is further than that. Raises
         PipelineStopped, Refused."""
         jobs = jobs_of(base)
-        asyncio.run(self._run(_Retold(base, jobs), KnownJobs(jobs), base.commit_ts, NO_TS))
+        cluster_id, known = open_input(self._asked).cluster_id(), KnownJobs(jobs)
+        asyncio.run(self._run(cluster_id, _Retold(base, jobs), known, base.commit_ts, NO_TS))
 
-    async def _run(self, binlogs: BinlogSource, jobs: DdlHistory, end: Tso, initial: Tso) -> None:
-        cluster_id = open_input(self._asked).cluster_id()
+    async def _run(
+        self,
+        cluster_id: int | None,
+        binlogs: BinlogSource,
+        jobs: DdlHistory,
+        end: Tso,
+        initial: Tso,
+    ) -> None:
         disk = PosixDisk(threads=2)
         try:
             ended = await drained(
@@ -234,7 +239,8 @@ class DatabaseSink:
     async def _claim_database(self, mine: Claim, *, takes_over: bool) -> None:
         to = self._setup.config.syncer.to
         where = f"the database at {to.host}:{to.port}"
-        store, wanted = self._store(), _noted(mine)
+        store = make_store(self._setup, open_input(self._asked).cluster_id())
+        wanted = _noted(mine)
 
         def decide(note: str) -> str | None:
             found = _claim_in(note) if note else None
@@ -245,9 +251,6 @@ class DatabaseSink:
             await store.owner(decide)
         finally:
             store.close()
-
-    def _store(self) -> MySqlStore:
-        return make_store(self._setup, open_input(self._asked).cluster_id())
 
     def wants(self, database: str, table: str) -> bool:
         """Whether `[syncer]` lets a table through."""

@@ -28,6 +28,11 @@ def unforeseen(
     return Unforeseen(part, found, commit_ts)
 
 
+def named(part: str, error: Exception, *, is_told: bool = True) -> BinlogdError:
+    """An error that has a name as it is, another one as `unforeseen` names it."""
+    return error if isinstance(error, BinlogdError) else unforeseen(part, error, is_told=is_told)
+
+
 async def apart(run: Callable[[], Awaitable[Answer]]) -> Answer:
     """Runs in a task of its own, and ends with whoever waits. A group that fails while it is left
     counts a cancellation against its task (CPython up to 3.12), and nobody could tell whether

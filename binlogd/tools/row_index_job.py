@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.errors import BinlogdError
-from binlogd.host.child import CANNOT, yield_to_others
+from binlogd.host.child import give, yield_to_others
 from binlogd.serving.indexer import Indexing
 from binlogd.tools.row_indexing import index_rows
 
@@ -22,13 +21,8 @@ def main() -> int:
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Indexing)
     yield_to_others(asked.memory_bytes_max)
     os.nice(19)
-    try:
-        left = index_rows(Path(asked.data_dir), bytes_max=asked.bytes_max)
-    except (BinlogdError, OSError, MemoryError) as error:
-        sys.stderr.write(f"{error or 'out of memory'}\n")
-        return CANNOT
-    sys.stdout.buffer.write(msgspec.json.encode(left))
-    return 0
+    directory, bytes_max = Path(asked.data_dir), asked.bytes_max
+    return give(lambda: msgspec.json.encode(index_rows(directory, bytes_max=bytes_max)))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.errors import BinlogdError
-from binlogd.host.child import CANNOT, TimeOver, stop_after, yield_to_others
+from binlogd.host.child import TimeOver, give, stop_after, yield_to_others
 from binlogd.serving.finder import Question
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import find_sources
@@ -24,6 +23,11 @@ def main() -> int:
     """Answers one question; CANNOT and a sentence on standard error when it cannot."""
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     yield_to_others(question.memory_bytes_max)
+    too_large = "a transaction on the way is too large to look at; `binlogd txn` can"
+    return give(lambda: _answered(question), too_large)
+
+
+def _answered(question: Question) -> bytes:
     found = Found()
     try:
         stop_after(question.seconds)
@@ -31,14 +35,7 @@ def main() -> int:
         stop_after(0)
     except TimeOver:
         found.is_complete = False  # and `found` tells how far it came
-    except MemoryError:
-        sys.stderr.write("a transaction on the way is too large to look at; `binlogd txn` can\n")
-        return CANNOT
-    except (BinlogdError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return CANNOT
-    sys.stdout.buffer.write(msgspec.json.encode(found.answer()))
-    return 0
+    return msgspec.json.encode(found.answer())
 
 
 def _look(question: Question, found: Found) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from binlogd.archive.catalog import read_catalog
 from binlogd.archive.follower import Follower
 from binlogd.archive.store import ArchiveStore
+from binlogd.archive.tail import read_tail
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.tso import Tso
@@ -43,7 +44,8 @@ def measured(rate: int, seconds: int, directory: Path) -> str:
     (directory / "history.json").write_bytes(b"[]")
     history = str(directory / "history.json")
     archive(Task(data_dir=str(log.data_dir), url=url, history=history))
-    follower, number, used, put, most = Follower(log.data_dir, url), 0, 0.0, 0, 0
+    follower, store = Follower(log.data_dir, url), ArchiveStore.open(url)
+    number, used, put, most = 0, 0.0, 0, 0
     for second in range(seconds):
         if not rate:
             log.append([fake(Tso((second + 1) << 18))] if second % 3 == 0 else [])
@@ -53,9 +55,9 @@ def measured(rate: int, seconds: int, directory: Path) -> str:
         asked, begun = log.follow(url), time.process_time()
         answer = follower.follow(asked)
         used += time.process_time() - begun
-        put, most = put + answer.put_bytes, max(most, answer.parts)
+        put, most = put + answer.put_bytes, max(most, len(read_tail(store).parts))
     begun = time.process_time()
-    catalog = read_catalog(ArchiveStore.open(url))
+    catalog = read_catalog(store)
     read_ms = (time.process_time() - begun) * 1000
     assert sum(each.transactions for each in catalog.segments) == number
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

@@ -77,38 +77,28 @@ def search(name: str, seconds: int) -> dict[str, Any]:
 
 
 def _searched(name: str, work: Path, seconds: int) -> str:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.fuzz.child", name),
-            f"-max_total_time={seconds}",
-            f"-max_len={INPUT_BYTES_MAX}",
-            f"-timeout={INPUT_S_MAX}",
-            f"-rss_limit_mb={MEMORY_MIB_MAX}",
-            f"-artifact_prefix={work}/",
-            *("-print_final_stats=1", "-reload=0", str(work / "corpus")),
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=seconds + 300,
-        check=False,
-    )
-    return done.stdout.decode(errors="replace")
+    options = (f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", "-print_final_stats=1")
+    places = (f"-artifact_prefix={work}/", "-reload=0", str(work / "corpus"))
+    return _child(name, *options, *places, wait_s=seconds + 300).stdout.decode(errors="replace")
 
 
 def _fails_alone(name: str, artefact: str) -> bool:
     """Whether it was this input: what instruments the code keeps memory for each one before it."""
-    alone = subprocess.run(
+    return _child(name, artefact, wait_s=INPUT_S_MAX + 300).returncode != 0
+
+
+def _child(name: str, *options: str, wait_s: float) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
         [
             *(sys.executable, "-m", "tests.fuzz.child", name),
-            *(f"-timeout={INPUT_S_MAX}", f"-rss_limit_mb={MEMORY_MIB_MAX}", artefact),
+            *(f"-timeout={INPUT_S_MAX}", f"-rss_limit_mb={MEMORY_MIB_MAX}", *options),
         ],
         cwd=ROOT,
-        capture_output=True,
-        timeout=INPUT_S_MAX + 300,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=wait_s,
         check=False,
     )
-    return alone.returncode != 0
 
 
 def smallest(name: str, inputs: Iterable[bytes]) -> list[bytes]:

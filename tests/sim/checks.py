@@ -6,6 +6,7 @@ The numbers are those of docs/ARCHITECTURE.md, Invariants.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nsmallest
 from pathlib import Path
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -106,7 +107,7 @@ class Checks:
             for start_ts, commit_ts in ledger.committed.items()
             if commit_ts > self._saved_ts and commit_ts not in ledger.perhaps_unseen
         )
-        for start_ts, commit_ts in sorted(unsaved)[:OLDEST]:
+        for start_ts, commit_ts in nsmallest(OLDEST, unsaved):
             values = ledger.values[commit_ts]
             by = ledger.acknowledged[start_ts]
             pump = next(each for each in self._pumps if each.name == by)

@@ -16,6 +16,7 @@ from binlogd.archive.follower import Follower
 from binlogd.archive.places import ArchivedIndex, DirectoryIndex
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
+from binlogd.archive.tail import read_tail
 from binlogd.archive.task import Follow, Grown, Stand, Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
@@ -585,7 +586,8 @@ def _followed_archive(directory: Path) -> None:
     stand = Stand(0, (Grown(1, len(content), False),))
     url = str(directory / "to")
     asked = Follow(data_dir=str(data), url=url, resolved_ts=95, shards=(stand,))
-    assert Follower(data, url).follow(asked).parts == 1
+    assert Follower(data, url).follow(asked).is_told
+    assert len(read_tail(ArchiveStore.open(url)).parts) == 1
 
 
 def _archive_read(directory: Path) -> object:

@@ -55,10 +55,8 @@ class LaneSink(MySqlSink):
     @property
     def position(self) -> LanePosition:
         """Where it left the lane."""
-        applier = self._applier
-        return (
-            self._lane.restart.lanes[self._lane.number] if applier is None else applier.positions[0]
-        )
+        left = self._lane.restart.lanes[self._lane.number]
+        return left if self._applier is None else self._applier.positions[0]
 
     async def open(self) -> Checkpoint | None:
         """See Sink. Raises also DownstreamWentBack, ConfigError where the layout is another one."""
