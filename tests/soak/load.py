@@ -5,10 +5,11 @@ timestamps (some 100 a second: inserts, updates, deletes, DDLs, large ones, roll
 without keys, late and repeated binlogs) and replicates them into a MariaDB. Random faults meet it:
 kill -9 of the process, kill -9 of MariaDB, connections reset or silent on either side, SIGSTOP.
 
-The process is killed in the first sixth of the time alone: what it uses is measured in one life
-that begins then; the other faults go on. Its warm-up is left out, which lasts until its caches are
-full: the process tells how many entries they have (`caches.py`). Where they are still filling at
-the end, the run was too short to judge memory, and says so. Containers without a limit are counted
+The process is killed in the first sixth of the time alone, ten minutes at most: what it uses is
+measured in one life that begins then; the other faults go on. Its warm-up is left out: the first
+half of that life, and what passes until its caches are full. The process tells how many entries
+they have (`caches.py`). Where they are still filling at the end, the run was too short to judge
+memory, and says so. Containers without a limit are counted
 apart, and so is what is in use of the memory: what an allocator has taken it keeps for later. At
 the end it is killed once more, catches up, and every row is compared with what the model says.
 
@@ -59,9 +60,11 @@ from tests.workload.status_port import write_history
 from tests.workload.timeline import Record
 
 RESULT, SAMPLES = Path("build/load.json"), Path("build/load-samples.json")
-KILLED_SHARE, WARM_UP_SHARE, FITTED_SHARE = 1 / 6, 0.2, 0.25
-"""Of the time: with kills of the process, after them the least warm-up of its last life, and what
-is left at least when its caches are full."""
+KILLED_SHARE, KILLED_MAX_S = 1 / 6, 600.0
+"""Of the time, and seconds at most: with kills of the process."""
+WARM_UP_SHARE, FITTED_SHARE = 1 / 2, 0.25
+"""The least warm-up, of its last life; and what is left of the time at least when its caches are
+full."""
 LOOKS = 40
 """So often a process is asked what it holds."""
 SAMPLE_EVERY_S, GC_EVERY_S = 2.0, 20.0
@@ -118,6 +121,7 @@ class Load:
 
     def __init__(self, directory: Path, *, minutes: float, seed: int) -> None:
         self._directory, self._seconds, self._seed = directory, minutes * 60, seed
+        self.killed_s = min(self._seconds * KILLED_SHARE, KILLED_MAX_S)
         self._rng = random.Random(seed)
         self.workload = Workload(
             Options(
@@ -181,7 +185,7 @@ class Load:
     @property
     def first_s(self) -> float:
         """Where the warm-up ends."""
-        least_s = self._seconds * (KILLED_SHARE + WARM_UP_SHARE)
+        least_s = self.killed_s + (self._seconds - self.killed_s) * WARM_UP_SHARE
         full_s = full_since_s(self.ran.looks)
         return least_s if full_s is None or not self.is_full else max(least_s, full_s)
 
@@ -240,7 +244,7 @@ class Load:
         while not self.ran.is_over:
             await asyncio.sleep(rng.uniform(*QUIET_S))
             name = rng.choice(sorted(faults))
-            if self._passed_s() < self._seconds * KILLED_SHARE - 5 and rng.random() < 0.4:
+            if self._passed_s() < self.killed_s - 5 and rng.random() < 0.4:
                 name = "kill -9 of binlogd"
                 await self._kill_node()
             elif not self.ran.is_over:
@@ -291,7 +295,7 @@ class Load:
         """Asks the last life what it holds."""
         while not self.ran.is_over:
             await asyncio.sleep(self._seconds / LOOKS)
-            if self._passed_s() < self._seconds * KILLED_SHARE or self.ran.is_over:
+            if self._passed_s() < self.killed_s or self.ran.is_over:
                 continue
             look = await asyncio.to_thread(self._look)
             if look is not None:
@@ -417,7 +421,7 @@ def document(load: Load, minutes: float, seed: int, different: list[str]) -> dic
         "binlogs_acknowledged": load.ran.acknowledged,
         "faults": dict(sorted(load.ran.faults.items())),
         "differences": len(different),
-        "warm_up_s": round(load.first_s - minutes * 60 * KILLED_SHARE),
+        "warm_up_s": round(load.first_s - load.killed_s),
         "fitted_s": round(minutes * 60 - load.first_s),
         "caches_full": load.is_full,
         "cache_entries": [look.limited for look in load.ran.looks],

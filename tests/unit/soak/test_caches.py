@@ -13,7 +13,7 @@ def looks(*entries: int) -> list[Look]:
 
 
 def test_caches_are_full_from_when_they_hold_what_they_hold_at_the_end() -> None:
-    assert full_since_s(looks(10, 500, 990, 1000, 980, 1000)) == 120.0
+    assert full_since_s(looks(10, 500, 985, 995, 990, 1000)) == 180.0
 
 
 def test_caches_that_fill_to_the_end_are_not_full() -> None:
