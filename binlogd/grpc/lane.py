@@ -64,39 +64,44 @@ class Method:
         most = min(message_bytes_max, sink.message_bytes_max)
         self.inlet = Inlet(MESSAGE_PREFIX_BYTES + most)
         self._under_way = 0
+        self._is_gathering = False  # the last one begun takes what comes until its first step
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def count(self) -> None:
-        """Tells the sink what has come."""
+    def arrived(self) -> None:
+        """Tells the sink what has come, and sees to it that it is served."""
         inlet = self.inlet
         if inlet.uncounted_calls:
             self.sink.take(inlet.uncounted, inlet.uncounted_calls)
             inlet.uncounted = inlet.uncounted_calls = 0
-
-    def work(self) -> None:
-        """Sees to it that what waits is served."""
-        waiting = len(self.inlet.calls)
+        waiting = len(inlet.calls)
         if not waiting or self._under_way >= _BATCHES_MAX:
             return
-        if not self._under_way or waiting >= _BATCH_CALLS or self.inlet.size >= _BATCH_BYTES_MAX:
-            self._under_way += 1
-            # Owned by the set: a protocol's callbacks have no task whose group could own it.
-            task = asyncio.get_running_loop().create_task(self._serve_all(self.inlet.drain()))
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+        if inlet.size >= _BATCH_BYTES_MAX:
+            self._begin(inlet.drain())
+        elif not self._is_gathering and (not self._under_way or waiting >= _BATCH_CALLS):
+            self._is_gathering = True
+            self._begin(None)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            unforeseen("the fast lane", error)  # who waits for an answer is told by its deadline
+    def _begin(self, gathered: Gathered | None) -> None:
+        self._under_way += 1
+        # Owned by the set: a protocol's callbacks have no task whose group could own it.
+        self._tasks.add(asyncio.get_running_loop().create_task(self._serve_all(gathered)))
 
-    async def _serve_all(self, gathered: Gathered) -> None:
+    async def _serve_all(self, gathered: Gathered | None) -> None:
+        """Without `gathered`, all that has come by its first step, which is a turn after it was
+        made. It lets go of itself: a callback at its end would be one more turn for each call."""
         try:
+            if gathered is None:
+                self._is_gathering = False
+                gathered = self.inlet.drain()
             while gathered.calls:  # ends when nothing has gathered meanwhile
                 await self._serve(gathered)
                 gathered = self.inlet.drain()
+        except Exception as error:  # noqa: BLE001 - who waits for an answer is told by its deadline
+            unforeseen("the fast lane", error)
         finally:
             self._under_way -= 1
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _serve(self, gathered: Gathered) -> None:
         calls, messages = gathered.calls, gathered.messages
@@ -135,7 +140,6 @@ class FastLane:
     def __init__(self, sinks: Mapping[bytes, CallSink], message_bytes_max: int) -> None:
         self.methods = {path: Method(sink, message_bytes_max) for path, sink in sinks.items()}
         self._each = list(self.methods.values())
-        self._is_scheduled = False
         self._begun: dict[Call, float] = {}  # calls whose message is not whole, the oldest first
         self._timer: asyncio.TimerHandle | None = None
 
@@ -151,23 +155,8 @@ class FastLane:
     def arrived(self) -> None:
         """Calls have been taken: they are served when what has come with them in this turn is here
         as well."""
-        has_enough = False
         for method in self._each:
-            method.count()
-            has_enough = has_enough or method.inlet.size >= _BATCH_BYTES_MAX
-        if has_enough:
-            self._work()
-        elif not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._start)
-
-    def _start(self) -> None:
-        self._is_scheduled = False
-        self._work()
-
-    def _work(self) -> None:
-        for method in self._each:
-            method.work()
+            method.arrived()
 
     # --- messages that come in pieces --------------------------------------------------------
 
