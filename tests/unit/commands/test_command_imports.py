@@ -36,6 +36,10 @@ def test_what_asks_a_running_node_reads_no_binlogs() -> None:
     assert _imported(["status", "health", "state", "page"], rows) == "[]"
 
 
+def test_a_start_loads_no_library_that_a_library_may_bring_for_itself() -> None:
+    assert _imported(sorted(RUNS_A_NODE), "pydantic pyspark pyarrow numpy pandas") == "[]"
+
+
 @pytest.mark.parametrize("word", ["--help", "-h", "staus"])
 def test_the_overview_imports_no_command(word: str) -> None:
     assert _imported([word], "binlogd.commands.dump binlogd.commands.options") == "[]"
