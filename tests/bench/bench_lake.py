@@ -1,4 +1,5 @@
-"""What a batch costs a lake: 10,000 changed keys into a table of a million rows, by kind of lake.
+"""What a batch costs a lake: 10,000 changed keys into a table of a million rows, and a column that
+comes, by kind of lake.
 
 python -m tests.bench.bench_lake [rows]
 """
@@ -42,6 +43,9 @@ def main() -> None:
                 changes = [KeyChanges(rows(ids), nothing)]
                 head, spent = timed(lambda: kind.merge(head, whole.schema, changes, 3))  # noqa: B023 - called here
                 report(f"lake_merge_{which}_{name}", spent, "CPU s")
+            wider = whole.schema.append(field("note", pa.string(), 77))
+            _, spent = timed(lambda: kind.evolve(head, whole.schema, wider, 4))  # noqa: B023 - called here
+            report(f"lake_add_column_{name}", spent, "CPU s")
 
 
 def opened(name: str, directory: str) -> LakeKind:
@@ -61,10 +65,15 @@ def rows(ids: list[int]) -> pa.Table:
     }
     numbers = [*range(1, len(columns)), KEY_ID]
     schema = pa.schema(
-        pa.field(name, column.type, metadata={"PARQUET:field_id": str(number)})
+        field(name, column.type, number)
         for number, (name, column) in zip(numbers, columns.items(), strict=True)
     )
     return pa.Table.from_arrays(list(columns.values()), schema=schema)
+
+
+def field(name: str, type_: pa.DataType, number: int) -> pa.Field:
+    """A column with its id."""
+    return pa.field(name, type_, metadata={"PARQUET:field_id": str(number)})
 
 
 def timed(act: Callable[[], T]) -> tuple[T, float]:
@@ -75,7 +84,7 @@ def timed(act: Callable[[], T]) -> tuple[T, float]:
 
 def report(bench: str, value: float, unit: str) -> None:
     """One figure."""
-    print(json.dumps({"bench": bench, "value": round(value, 2), "unit": unit}), flush=True)
+    print(json.dumps({"bench": bench, "value": round(value, 3), "unit": unit}), flush=True)
 
 
 if __name__ == "__main__":

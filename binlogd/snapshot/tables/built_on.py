@@ -8,7 +8,7 @@ What is not certain to come out as it would from the log is refused, table by ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,14 +175,9 @@ def carry(
     if entry.handle_columns != handle.column_ids or entry.handle != handle.kind.name.lower():
         raise UnusableBase("its rows are told apart in another way since")
     held = {column.id: column for column in entry.columns}
-    replaced = {each.new.id: each for each in rewritten}
     sources: list[ColumnSource | None] = []
     for column in columns:
-        steps: list[Rewritten] = []
-        column_id = column.id
-        while column_id not in held and column_id in replaced:  # ids only grow, so the chain ends
-            steps.insert(0, replaced[column_id])
-            column_id = replaced[column_id].old.id
+        column_id, steps = traced(column.id, held, rewritten)
         _check_convertible(steps)
         was = held.get(column_id)
         if was is None and column.name in entry.left_out_columns:
@@ -212,6 +207,18 @@ def carry(
         is_loose=handle.kind is HandleKind.HIDDEN and not is_told,
         dumped=table.dumped,
     )
+
+
+def traced(
+    column_id: int, held: Container[int], rewritten: Sequence[Rewritten]
+) -> tuple[int, list[Rewritten]]:
+    """Which of the columns held a column was, and what MODIFY COLUMN did to its values since; for a
+    new one an id that none has."""
+    replaced, steps = {each.new.id: each for each in rewritten}, list[Rewritten]()
+    while column_id not in held and column_id in replaced:  # ids only grow, so the chain ends
+        steps.insert(0, replaced[column_id])
+        column_id = replaced[column_id].old.id
+    return column_id, steps
 
 
 def _check_convertible(steps: Sequence[Rewritten]) -> None:

@@ -13,12 +13,13 @@ Source: Delta Transaction Log Protocol (txn); deltalake.DeltaTable.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import SubTreeFileSystem
 
@@ -26,7 +27,7 @@ from binlogd.snapshot.publishing.lake.delta import properties_of, without_metada
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, KeyChanges
+from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
 
 TIDY_EVERY = 100
 """Versions after which small files are put together, and what nobody reads any more is removed."""
@@ -47,7 +48,7 @@ class Delta:
     ) -> LakeTable:
         """See Kind."""
         where, made = self._place.table(directory), LakeTable(table_id, directory, 0)
-        try:
+        with self._telling(made):
             if not DeltaTable.is_deltatable(where, self._options):
                 DeltaTable.create(
                     where,
@@ -57,63 +58,58 @@ class Delta:
                     commit_properties=properties_of(end),
                 )
                 return made
-            table = DeltaTable(where, storage_options=self._options)
-            nothing = without_metadata(schema).empty_table()
-            write_deltalake(
-                table,
-                nothing,
-                mode="overwrite",
-                schema_mode="overwrite",
-                name=name,
-                commit_properties=properties_of(end),
-            )
-        except _FAILS as error:
-            raise self._failed(made, error) from error
-        return _head(made, table)
+        return self.rewrite(_head(made, self._open(made)), schema, [], end)
 
     def append(
         self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
     ) -> LakeTable:
         """See Kind."""
-        table = self._at(head, end)
-        self._write(table, schema, rows, end, mode="append")
-        return _head(head, table)
+        return self._written(head, schema, rows, end, mode="append")
 
-    def read(
-        self, head: LakeTable, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, head: LakeTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See Kind."""
         # not by delta-rs, but for the log, now: what reads by it cannot be read while it writes
         system, path = self._place.filesystem(head.directory)
-        files = SubTreeFileSystem(path, system)
-        names = list(columns) if columns is not None else None
-        try:
-            found = self._open(head, head.version).to_pyarrow_dataset(filesystem=files)
-            rows = found.to_batches(columns=names, batch_size=READ_ROWS)
-        except _FAILS as error:
-            raise self._failed(head, error) from error
+        files, plain = SubTreeFileSystem(path, system), without_metadata(schema)
+        table = self._open(head, head.version)
+        with self._telling(head):
+            found = table.to_pyarrow_dataset(filesystem=files, schema=plain)
+            rows = found.to_batches(batch_size=READ_ROWS)
         return (each for each in rows if each.num_rows)
 
-    def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
-        """See Kind."""
-        adapted = (adapt(pa.Table.from_batches([each])) for each in self.read(head))
-        table = self._at(head, end)
-        self._write(table, schema, adapted, end, mode="overwrite")
+    def evolve(
+        self, head: LakeTable, before: pa.Schema, schema: pa.Schema, end: int
+    ) -> LakeTable | None:
+        """See Kind. Files tell columns by name: new ones can be added, behind the others."""
+        now = {each.name: each for each in schema}
+        held = [(each, now.pop(each.name, None)) for each in before]
+        if any(new is None or not old.equals(new, check_metadata=True) for old, new in held):
+            return None
+        if not now:
+            return head
+        table, added = self._at(head, end), without_metadata(pa.schema(now.values()))
+        with self._telling(head):
+            fields = Schema.from_arrow(added).fields
+            table.alter.add_columns(fields, commit_properties=properties_of(end))
         return _head(head, table)
+
+    def rewrite(
+        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
+    ) -> LakeTable:
+        """See Kind."""
+        return self._written(head, schema, rows, end, mode="overwrite")
 
     def merge(
         self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int
     ) -> LakeTable:
         """See Kind. A MERGE for each of `changes`; done again they come to the same."""
         table = self._at(head, end)
-        try:
+        with self._telling(head):
             for each in changes:
                 _merge(table, _source(without_metadata(schema), each), end)
             if table.version() % TIDY_EVERY == 0:
                 table.optimize.compact(commit_properties=properties_of(end))
                 table.vacuum(dry_run=False)
-        except _FAILS as error:
-            raise self._failed(head, error) from error
         return _head(head, table)
 
     def show(self, now: LakeTables) -> None:
@@ -128,30 +124,26 @@ class Delta:
         """The table with the rows and columns of this version."""
         table = self._open(head)
         if table.version() != head.version:
-            try:
+            with self._telling(head):
                 table.restore(head.version, commit_properties=properties_of(end))
-            except _FAILS as error:
-                raise self._failed(head, error) from error
         return table
 
     def _open(self, head: LakeTable, version: int | None = None) -> DeltaTable:
         where = self._place.table(head.directory)
-        try:
+        with self._telling(head):
             return DeltaTable(where, version, storage_options=self._options)
-        except _FAILS as error:
-            raise self._failed(head, error) from error
 
-    def _write(
+    def _written(
         self,
-        table: DeltaTable,
+        head: LakeTable,
         schema: pa.Schema,
         rows: Iterable[pa.RecordBatch],
         end: int,
         mode: Literal["append", "overwrite"],
-    ) -> None:
-        plain = without_metadata(schema)
+    ) -> LakeTable:
+        table, plain = self._at(head, end), without_metadata(schema)
         bare = (pa.RecordBatch.from_arrays(each.columns, schema=plain) for each in rows)
-        try:
+        with self._telling(head):
             write_deltalake(
                 table,
                 pa.RecordBatchReader.from_batches(plain, bare),
@@ -159,11 +151,16 @@ class Delta:
                 schema_mode="overwrite" if mode == "overwrite" else None,
                 commit_properties=properties_of(end),
             )
-        except _FAILS as error:
-            raise LakeFailed(f"{table.table_uri}: {_first_lines(error)}") from error
+        return _head(head, table)
 
-    def _failed(self, head: LakeTable, error: Exception) -> LakeFailed:
-        return LakeFailed(f"{self._place.shown}/{head.directory}: {_first_lines(error)}")
+    @contextmanager
+    def _telling(self, head: LakeTable) -> Iterator[None]:
+        """What delta-rs says, with the place."""
+        try:
+            yield
+        except _FAILS as error:
+            where = f"{self._place.shown}/{head.directory}"
+            raise LakeFailed(f"{where}: {_first_lines(error)}") from error
 
 
 def _head(head: LakeTable, table: DeltaTable) -> LakeTable:

@@ -28,7 +28,7 @@ from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped, label
-from binlogd.spark.lake.rows import KEY_COLUMN
+from binlogd.spark.lake.rows import KEY_COLUMN, lake_schema
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
@@ -149,9 +149,10 @@ class ExistingRows:
         return cls(plan, batch.moves, batch.version_of(table_id), batch.types, of_table)
 
     @property
-    def names(self) -> list[str]:
+    def schema(self) -> pa.Schema:
         """The columns that have to be looked at."""
-        return [*(each.name for each in self._columns), KEY_COLUMN]
+        whole = lake_schema(self.plan, self.types)
+        return pa.schema([whole.field(each.name) for each in self._columns]).append(whole[-1])
 
     def homes(self, rows: pa.RecordBatch) -> list[Home | None]:
         """Where each row is, None for one that is no more. Raises PipelineStopped."""

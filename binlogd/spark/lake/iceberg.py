@@ -7,7 +7,8 @@ beside the tables has their names, renewed as a whole with each batch; in an obj
 takes the file of metadata out of `tables.json`.
 
 Rows that change are found by the keys in the files. A file without any is left; the others are
-written anew without those rows, and new rows go behind. Field ids are TiDB's column ids.
+written anew without those rows, and new rows go behind. Field ids are TiDB's column ids, by which
+columns are found in files that are older than the names, the order or the width of them.
 Source: Iceberg Table Spec, version 2.
 """
 
@@ -38,7 +39,7 @@ from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, v
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, Adapt, KeyChanges
+from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, KeyChanges
 
 FILE_BYTES = 128 << 20
 """About where a data file ends."""
@@ -50,6 +51,7 @@ TIDY_EVERY = 500
 """Versions after which older ones are forgotten, with the files that only they have."""
 READ_ROWS = 32_768
 
+_WIDTHS = [[pa.int8(), pa.int16(), pa.int32(), pa.int64()], [pa.float32(), pa.float64()]]
 _CATALOG = "binlogd"
 _NAMES = (
     "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location)"
@@ -97,27 +99,32 @@ class Iceberg:
     ) -> LakeTable:
         """See Kind."""
         with self._opened(head) as table:
-            writer = _Writer(table, schema)
-            for each in rows:
-                writer.add(each)
-            return self._committed(head, table, schema, [], writer.close(), end)
+            paths = _written(table, schema, rows)
+            return self._committed(head, table, schema, [], paths, end)
 
-    def read(
-        self, head: LakeTable, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, head: LakeTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See Kind."""
         with self._opened(head) as table:
             for each in _files(table):
-                yield from _read(table, each, columns)
+                yield from _read(table, each, schema)
 
-    def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
+    def evolve(
+        self, head: LakeTable, before: pa.Schema, schema: pa.Schema, end: int
+    ) -> LakeTable | None:
+        """See Kind. All but a type that files cannot be read as."""
+        held = {_id(each): each.type for each in before}
+        if not all(_is_readable_as(held.get(_id(each), each.type), each.type) for each in schema):
+            return None
+        with self._opened(head) as table:
+            return self._committed(head, table, schema, [], [], end)
+
+    def rewrite(
+        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
+    ) -> LakeTable:
         """See Kind."""
         with self._opened(head) as table:
-            writer, files = _Writer(table, schema), _files(table)
-            for each in files:
-                for rows in _read(table, each):
-                    writer.add(adapt(pa.Table.from_batches([rows])))
-            return self._committed(head, table, schema, files, writer.close(), end)
+            paths = _written(table, schema, rows)
+            return self._committed(head, table, schema, _files(table), paths, end)
 
     def merge(
         self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int
@@ -129,7 +136,7 @@ class Iceberg:
                 keys.append(each.keys)
                 for rows in each.puts.to_batches():
                     writer.add(rows)
-            replaced = _replace(table, _Keys.of(keys), writer)
+            replaced = _replace(table, _Keys.of(keys), writer, schema)
             return self._committed(head, table, schema, replaced, writer.close(), end)
 
     def show(self, now: LakeTables) -> None:
@@ -223,11 +230,35 @@ def _files(table: Table) -> list[DataFile]:
     return [each.file for each in table.scan().plan_files()]
 
 
-def _read(
-    table: Table, file: DataFile, columns: Sequence[str] | None = None
-) -> Iterator[pa.RecordBatch]:
+def _id(field: pa.Field) -> bytes:
+    found: bytes = field.metadata[b"PARQUET:field_id"]
+    return found
+
+
+def _is_readable_as(was: pa.DataType, now: pa.DataType) -> bool:
+    """Source: Iceberg Table Spec, Schema Evolution; decimals never keep their id upstream."""
+    return was == now or any(
+        was in widths and now in widths[widths.index(was) :] for widths in _WIDTHS
+    )
+
+
+def _read(table: Table, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows with these columns, NULL where the file is older than a column."""
     with table.io.new_input(file.file_path).open() as stream:
-        yield from pq.ParquetFile(stream).iter_batches(READ_ROWS, columns=columns)
+        held = pq.ParquetFile(stream)
+        fields = {_id(each): each for each in held.schema_arrow}
+        found = [(fields.get(_id(each)), each) for each in schema]
+        for was, now in found:
+            if was is not None and not _is_readable_as(was.type, now.type):
+                raise ValueError(f"{file.file_path}: {was.name} is {was.type}, not {now.type}")
+        names = [was.name for was, _ in found if was is not None]
+        for rows in held.iter_batches(READ_ROWS, columns=names):
+            of, size = rows.column, rows.num_rows
+            arrays = [
+                pa.nulls(size, now.type) if was is None else of(was.name).cast(now.type)
+                for was, now in found
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class _Writer:
@@ -266,6 +297,13 @@ class _Writer:
         return pq.ParquetWriter(stream, self._schema, compression="zstd"), stream
 
 
+def _written(table: Table, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> list[str]:
+    writer = _Writer(table, schema)
+    for each in rows:
+        writer.add(each)
+    return writer.close()
+
+
 @dataclass(frozen=True, slots=True)
 class _Keys(Sequence[bytes]):
     """Keys in their order."""
@@ -294,7 +332,7 @@ class _Keys(Sequence[bytes]):
         return self.array.slice(begin, max(0, end - begin))
 
 
-def _replace(table: Table, keys: _Keys, writer: _Writer) -> list[DataFile]:
+def _replace(table: Table, keys: _Keys, writer: _Writer, schema: pa.Schema) -> list[DataFile]:
     """Writes what is left of files that hold some of the keys, or are too many and small; these."""
     files = _files(table)
     small = {file.file_path for file in files if file.file_size_in_bytes < SMALL_BYTES}
@@ -307,7 +345,7 @@ def _replace(table: Table, keys: _Keys, writer: _Writer) -> list[DataFile]:
             continue
         replaced.append(file)
         offset = 0
-        for rows in _read(table, file):
+        for rows in _read(table, file, schema):
             kept = rows
             if gone is not None:
                 kept = rows.filter(pc.invert(gone.slice(offset, rows.num_rows)))

@@ -5,14 +5,14 @@ Every method begins with the version that it is given, whatever came of the tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import pyarrow as pa
 
 from binlogd.errors import GaveUp
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
-from binlogd.spark.lake.rows import Adapt, KeyChanges
+from binlogd.spark.lake.rows import KeyChanges
 
 COMMIT_TS_KEY = "binlogd.commit_ts"
 """The property of a commit that tells the end of its batch."""
@@ -37,14 +37,21 @@ class LakeKind(Protocol):
         """More rows, whose keys are new."""
         ...
 
-    def read(
-        self, head: LakeTable, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Its rows, or some columns of them."""
+    def read(self, head: LakeTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Its rows with these columns of it."""
         ...
 
-    def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
-        """All rows with other columns."""
+    def evolve(
+        self, head: LakeTable, before: pa.Schema, schema: pa.Schema, end: int
+    ) -> LakeTable | None:
+        """The same files under other columns, of which new ones are NULL in them; None where the
+        kind cannot say that without other files."""
+        ...
+
+    def rewrite(
+        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
+    ) -> LakeTable:
+        """These rows in the place of all others, with these columns."""
         ...
 
     def merge(

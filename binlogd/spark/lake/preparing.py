@@ -22,7 +22,14 @@ from binlogd.spark.lake.manifest import (
     label,
 )
 from binlogd.spark.lake.moving import Lake
-from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, KeyChanges, adaptation, lake_schema
+from binlogd.spark.lake.rows import (
+    KEY_COLUMN,
+    Adapt,
+    KeyChanges,
+    adaptation,
+    is_of_files,
+    lake_schema,
+)
 from binlogd.tidb.rewrite import Unconvertible
 
 GONE_MAX = 250_000
@@ -69,21 +76,33 @@ class _Preparing:
         before = batch.before.get(table_id)
         if before is None:
             return head
-        adapt, gone = adaptation(before, plan, batch.types), pa.array([], pa.binary())
+        existing, gone = None, pa.array([], pa.binary())
         is_keyed_anew = self._is_keyed_anew(plan)
         if table_id in batch.origins or is_keyed_anew:
             existing = ExistingRows.of(batch, table_id, self._late)
-            if not is_keyed_anew:
-                gone = self._gone(head, existing)
-            if adapt is not None or is_keyed_anew or len(gone) > GONE_MAX:
-                kept = _kept(existing, table_id, adapt, schema)
-                return self._kind.rewrite(head, schema, kept, batch.end)
-        if adapt is not None:
-            return self._kind.rewrite(head, schema, adapt, batch.end)
+            gone = gone if is_keyed_anew else self._gone(head, existing)
+        is_anew = is_keyed_anew or len(gone) > GONE_MAX
+        evolved = None if is_anew else self._evolved(head, before, plan)
+        if evolved is None:
+            adapt = adaptation(before, plan, batch.types)
+            if existing is not None:
+                adapt = _kept(existing, table_id, adapt)
+            rows = self._kind.read(head, lake_schema(before, batch.types))
+            made = (adapt(pa.Table.from_batches([each])) for each in rows)
+            return self._kind.rewrite(head, schema, made, batch.end)
         if len(gone):
             changes = KeyChanges(schema.empty_table(), gone)
-            return self._kind.merge(head, schema, [changes], batch.end)
-        return head
+            return self._kind.merge(evolved, schema, [changes], batch.end)
+        return evolved
+
+    def _evolved(self, head: LakeTable, before: TablePlan, plan: TablePlan) -> LakeTable | None:
+        """A table with the columns of now; None where that takes other files."""
+        old, now = (lake_schema(each, self._batch.types) for each in (before, plan))
+        if old.equals(now, check_metadata=True):
+            return head
+        if not is_of_files(before, plan):
+            return None
+        return self._kind.evolve(head, old, now, self._batch.end)
 
     def _is_keyed_anew(self, plan: TablePlan) -> bool:
         """Whether rows that stay in a table may have another key in it: one with their partition,
@@ -101,7 +120,7 @@ class _Preparing:
     def _gone(self, head: LakeTable, existing: ExistingRows) -> pa.Array:
         """The keys of rows that are no more, or elsewhere; some of them where they are many."""
         found, count = [pa.array([], pa.binary())], 0
-        for rows in self._kind.read(head, existing.names):
+        for rows in self._kind.read(head, existing.schema):
             homes = existing.homes(rows)
             mask = [home is None or home.table_id != head.table_id for home in homes]
             found.append(rows.column(KEY_COLUMN).filter(pa.array(mask, pa.bool_())))
@@ -118,17 +137,18 @@ class _Preparing:
         existing = ExistingRows.of(batch, origin, self._late)
         if not any(
             home is not None and home.table_id == head.table_id
-            for rows in self._kind.read(there, existing.names)
+            for rows in self._kind.read(there, existing.schema)
             for home in existing.homes(rows)
         ):
             return head
-        adapt = adaptation(batch.before[origin], plan, batch.types)
-        kept = _kept(existing, head.table_id, adapt, schema)
-        rows = (kept(pa.Table.from_batches([each])) for each in self._kind.read(there))
+        before = batch.before[origin]
+        kept = _kept(existing, head.table_id, adaptation(before, plan, batch.types))
+        whole = self._kind.read(there, lake_schema(before, batch.types))
+        rows = (kept(pa.Table.from_batches([each])) for each in whole)
         return self._kind.append(head, schema, rows, batch.end)
 
 
-def _kept(existing: ExistingRows, table_id: int, adapt: Adapt | None, schema: pa.Schema) -> Adapt:
+def _kept(existing: ExistingRows, table_id: int, adapt: Adapt) -> Adapt:
     """Of some rows those that belong to a table, with its columns and their keys in it."""
     moves = existing.moves
 
@@ -142,10 +162,6 @@ def _kept(existing: ExistingRows, table_id: int, adapt: Adapt | None, schema: pa
         ]
         left = pa.Table.from_batches([whole.take(pa.array([each for each, _ in stay], pa.int64()))])
         keys = pa.array([key for _, key in stay], pa.binary())
-        left = left.set_column(left.schema.get_field_index(KEY_COLUMN), KEY_COLUMN, keys)
-        if adapt is not None:
-            return adapt(left)
-        arrays = [left.column(field.name).combine_chunks() for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return adapt(left.set_column(left.schema.get_field_index(KEY_COLUMN), KEY_COLUMN, keys))
 
     return kept

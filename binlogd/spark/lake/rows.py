@@ -14,14 +14,14 @@ from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.snapshot.tables.built_on import ColumnSource
+from binlogd.snapshot.tables.built_on import ColumnSource, traced
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import adapter
 from binlogd.snapshot.writing.rows import RowsAsOf
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
 from binlogd.spark.lake.manifest import PipelineStopped, label
-from binlogd.tidb.model import Column
-from binlogd.tidb.rewrite import Rewritten, Unconvertible
+from binlogd.tidb.defaults import missing_value
+from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 
@@ -58,17 +58,13 @@ def lake_schema(plan: TablePlan, types: TypeOptions) -> pa.Schema:
 Adapt = Callable[[pa.Table], pa.RecordBatch]
 
 
-def adaptation(before: TablePlan, after: TablePlan, types: TypeOptions) -> Adapt | None:
-    """What makes rows of a table before into rows after; None where they are the same.
-
-    By column id, as the snapshot does it. Raises CorruptRow; what it gives, Unconvertible too.
-    """
+def adaptation(before: TablePlan, after: TablePlan, types: TypeOptions) -> Adapt:
+    """What makes rows of a table before into rows after: by column id, as the snapshot does it.
+    Raises CorruptRow; what it gives, Unconvertible too."""
     schema = lake_schema(after, types)
-    if lake_schema(before, types).equals(schema, check_metadata=True):
-        return None
     adapters = [
-        adapter(column, _source(column.column, before, after.rewritten))
-        for column in arrow_columns(after, types)
+        adapter(column, source)
+        for column, source in zip(arrow_columns(after, types), _sources(before, after), strict=True)
     ]
     losses = dict[str, Counter[str]]()
 
@@ -81,19 +77,20 @@ def adaptation(before: TablePlan, after: TablePlan, types: TypeOptions) -> Adapt
     return adapt
 
 
-def _source(
-    column: Column, before: TablePlan, rewritten: Sequence[Rewritten]
-) -> ColumnSource | None:
-    """The column that it was, and what MODIFY COLUMN did to its values; None for a new one."""
-    held = {each.id: each for each in before.columns}
-    replaced = {each.new.id: each for each in rewritten}
-    steps: list[Rewritten] = []
-    column_id = column.id
-    while column_id not in held and column_id in replaced:  # ids only grow, so the chain ends
-        steps.insert(0, replaced[column_id])
-        column_id = replaced[column_id].old.id
-    was = held.get(column_id)
-    return ColumnSource(was.name, tuple(steps)) if was is not None else None
+def is_of_files(before: TablePlan, after: TablePlan) -> bool:
+    """Whether rows of a table before hold what those after do: no value of a column that stays was
+    converted, and one that came is NULL in them. Raises CorruptRow."""
+    return all(
+        not source.conversions if source is not None else missing_value(column) is None
+        for column, source in zip(after.columns, _sources(before, after), strict=True)
+    )
+
+
+def _sources(before: TablePlan, after: TablePlan) -> list[ColumnSource | None]:
+    """The column that each was, None for a new one."""
+    held = {each.id: each.name for each in before.columns}
+    found = [traced(each.id, held, after.rewritten) for each in after.columns]
+    return [ColumnSource(held[was], tuple(steps)) if was in held else None for was, steps in found]
 
 
 # --- rows that changed -------------------------------------------------------------------------

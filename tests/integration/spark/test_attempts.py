@@ -146,7 +146,7 @@ BEFORE, AFTER = {b"a": 1, b"b": 1}, {b"a": 2, b"c": 3, b"d": 4}
 
 def held(lake: Lake, head: LakeTable) -> dict[bytes, int]:
     with closing(lake.kind()) as kind:
-        found = [each for batch in kind.read(head) for each in batch.to_pylist()]
+        found = [each for batch in kind.read(head, SCHEMA) for each in batch.to_pylist()]
     assert len({each[KEY_COLUMN] for each in found}) == len(found)
     return {each[KEY_COLUMN]: each["v"] for each in found}
 

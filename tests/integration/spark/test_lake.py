@@ -65,6 +65,7 @@ def test_a_batch_may_end_while_a_column_is_on_its_way_out(tmp_path: Path, lake: 
         start = end
 
 
+@pytest.mark.soak
 def test_after_each_batch_the_lake_is_what_the_upstream_was(logged: Logged, lake: Lake) -> None:
     start = 0
     pipeline = Pipeline(logged, lake)

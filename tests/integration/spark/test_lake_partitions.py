@@ -148,7 +148,9 @@ def test_rows_whose_partition_the_lake_has_lost_stop_the_pipeline() -> None:
 
     def rows(*days: date | None) -> pa.RecordBatch:
         keys = pa.array([b""] * len(days), pa.binary())
-        return pa.RecordBatch.from_arrays([pa.array(days, pa.date32()), keys], existing.names)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(days, pa.date32()), keys], schema=existing.schema
+        )
 
     assert existing.homes(rows(date(2000, 1, 1), date(2026, 1, 1))) == [None, Home(7, 9)]
     with pytest.raises(PipelineStopped, match=r"s\.t: .* values of day, of which the lake lacks"):
