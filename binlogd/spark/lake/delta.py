@@ -107,9 +107,9 @@ class Delta:
         with self._telling(head):
             for each in changes:
                 _merge(table, _source(without_metadata(schema), each), end)
-            if table.version() % TIDY_EVERY == 0:
+            if table.version() // TIDY_EVERY > head.version // TIDY_EVERY:
                 table.optimize.compact(commit_properties=properties_of(end))
-                table.vacuum(dry_run=False)
+                table.vacuum(dry_run=False, full=True)
         return _head(head, table)
 
     def show(self, now: LakeTables) -> None:

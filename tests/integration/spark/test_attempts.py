@@ -6,6 +6,7 @@ lives, runs a task twice at a time. What either of them reports must be what it 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from binlogd.errors import ConfigError
+from binlogd.host.clock import WallClock
 from binlogd.spark.lake import delta, iceberg
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.manifest import LakeTable
@@ -217,6 +219,27 @@ def test_a_table_that_two_attempts_begin_has_its_rows_once(lake: Lake) -> None:
         return (lambda: seeded(lake, name),) * 2
 
     check(lake, works, BEFORE)
+
+
+def test_files_of_an_attempt_that_never_committed_are_removed_when_they_are_old(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that can still be read keeps its files, however old they are. Of Delta, whose batch
+    may be several versions, none of them has to be the second one by itself."""
+    monkeypatch.setattr(delta, "TIDY_EVERY", 2)
+    monkeypatch.setattr(iceberg, "TIDY_EVERY", 2)
+    head = seeded(lake, "table-1")
+    directory = Path(lake.place.table(head.directory))
+    left, young = directory / "left.parquet", directory / "young.parquet"
+    for file in (left, young):
+        file.write_bytes(b"rows that nobody was told of")
+    long_ago = WallClock().wall_ms() / 1000 - 10 * 86_400
+    for file in directory.rglob("*.parquet"):
+        if file != young:
+            os.utime(file, (long_ago, long_ago))
+    after = merged(lake, head, 2)
+    assert (left.exists(), young.exists()) == (False, True)
+    assert (held(lake, head), held(lake, after)) == (BEFORE, AFTER)
 
 
 def test_a_spark_that_speculates_is_refused_with_what_to_do() -> None:
