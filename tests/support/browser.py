@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
@@ -57,10 +58,17 @@ class Browser:
         return found
 
     def click(self, css: str) -> None:
-        """In the middle of the window, where nothing lies above it."""
-        element = self.one(css)
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-        element.click()
+        """In the middle of the window, where nothing lies above it; once more where the page put
+        another in its place meanwhile."""
+
+        def clicked(_: object) -> bool:
+            element = self.one(css)
+            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+            element.click()
+            return True
+
+        again = [StaleElementReferenceException]
+        WebDriverWait(self.driver, WAIT_S, 0.1, ignored_exceptions=again).until(clicked)
 
     def wait(self, condition: Any) -> Any:
         """Until it is true; fails after some time."""
