@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import PumpUnavailable
+from binlogd.settings.quantities import host_and_port
 from binlogd.status import NodeEntry
 
 log = structlog.get_logger(__name__)
@@ -95,12 +96,12 @@ async def _told(session: aiohttp.ClientSession, url: str) -> list[tuple[int, Pum
         said = msgspec.json.decode(body, type=_Status)
         if said.status is None:
             raise PumpUnavailable(said.error)
-        return [(each.update_ts, _node(each)) for each in said.status.values()]
+        return [
+            (
+                each.update_ts,
+                PumpNode(each.node_id, host_and_port(each.host), each.state, each.score),
+            )
+            for each in said.status.values()
+        ]
     except (msgspec.MsgspecError, ValueError) as error:
         raise PumpUnavailable(f"{url} is no status of a pump: {error}") from error
-
-
-def _node(said: NodeEntry) -> PumpNode:
-    """Raises ValueError for a host without a port."""
-    host, _, port = said.host.rpartition(":")
-    return PumpNode(said.node_id, (host.strip("[]"), int(port)), said.state, said.score)

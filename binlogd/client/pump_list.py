@@ -5,34 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import PromiseAhead
 from binlogd.host.tls import ClientTls
 from binlogd.ports import BinlogSource, Clock, Member
+from binlogd.settings.quantities import shown_address
 from binlogd.tso import NO_TS, Tso, physical_ms
-
-
-@dataclass(frozen=True, slots=True)
-class PumpAddress:
-    """Where a Pump listens; the address is its name in status and metrics."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parsed(cls, address: str) -> PumpAddress:
-        """Of `host:port`, also `[::1]:port`. Raises ValueError."""
-        host, _, port = address.strip().rpartition(":")
-        is_number = port.isascii() and port.isdigit()
-        if not host or not is_number or not 0 < int(port) < 65536:
-            raise ValueError(f'expected "host:port", got "{address}"')
-        return cls(host.strip("[]"), int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class PumpList:
@@ -44,7 +24,7 @@ class PumpList:
     def __init__(
         self,
         local: Sequence[BinlogSource],
-        remote: Sequence[PumpAddress],
+        remote: Sequence[tuple[str, int]],
         cluster_id: Callable[[], Awaitable[int]],
         horizon: Horizon,
         tls: ClientTls | None = None,
@@ -60,7 +40,7 @@ class PumpList:
         cluster_id = await self._cluster_id()
         others = [
             Observed(
-                RemoteSource(str(each), each.host, each.port, cluster_id=cluster_id, tls=self._tls),
+                RemoteSource(shown_address(each), *each, cluster_id=cluster_id, tls=self._tls),
                 self._horizon,
             )
             for each in self._remote

@@ -21,10 +21,11 @@ import structlog
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
-from binlogd.client.pump_list import Horizon, Observed, PumpAddress
+from binlogd.client.pump_list import Horizon, Observed
 from binlogd.errors import PumpUnavailable, UpstreamUnavailable
 from binlogd.host.tls import ClientTls
 from binlogd.ports import BinlogSource, Member, NodeStatus, Registry, SourceState
+from binlogd.settings.quantities import host_and_port
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -149,14 +150,12 @@ class RegisteredPumps:
             log.info("pump_moved", pump=node.node_id, before=known[0], now=node.host)
         source: BinlogSource
         try:
-            address = PumpAddress.parsed(node.host)
+            address = host_and_port(node.host)
         except ValueError:
             log.warning("pump_entry_unusable", pump=node.node_id, host=node.host)
             source = _Unreachable(node.node_id, node.host)
         else:
-            remote = RemoteSource(
-                node.node_id, address.host, address.port, cluster_id=cluster_id, tls=self._tls
-            )
+            remote = RemoteSource(node.node_id, *address, cluster_id=cluster_id, tls=self._tls)
             source = Observed(remote, self._horizon)
         self._known[node.node_id] = node.host, source
         return source

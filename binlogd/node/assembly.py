@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from binlogd.client.pump_list import Horizon, PumpAddress, PumpList
+from binlogd.client.pump_list import Horizon, PumpList
 from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
@@ -499,7 +499,7 @@ def make_drainer(
     hold(Tso(settings.initial_commit_ts))
     pumps = registered or PumpList(
         pump.sources() if pump is not None else (),
-        [PumpAddress(*each) for each in pump_addresses(setup.config.upstream.pumps)],
+        pump_addresses(setup.config.upstream.pumps),
         upstream.cluster.wait_known,
         horizon(setup, upstream),
         client_tls(setup),

@@ -50,17 +50,31 @@ def _in_unit(value: Any, kind: Any) -> Any:
 def listen_address(addr: str) -> tuple[str, int]:
     """`host:port`, also `[::1]:port`, as a pair; in a registry a URL would be no address. Raises
     ConfigError."""
-    return address_of("addr", addr)
+    return address_of("addr", addr, port_min=0)
 
 
-def address_of(key: str, text: str) -> tuple[str, int]:
+def address_of(key: str, text: str, *, port_min: int = 1) -> tuple[str, int]:
     """As `listen_address`; an error names the key."""
-    host, separator, port = text.rpartition(":")
-    if not (separator and host and "/" not in host and port.isascii() and port.isdigit()):
-        raise ConfigError(f'{key}: expected "host:port", got "{text}"')
-    if len(port) > _DIGITS_MAX or int(port) > _PORT_MAX:
-        raise ConfigError(f'{key}: a port is at most {_PORT_MAX}, got "{text}"')
+    try:
+        return host_and_port(text, port_min=port_min)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def host_and_port(text: str, *, port_min: int = 1) -> tuple[str, int]:
+    """Of `host:port`, also `[::1]:port`. Raises ValueError."""
+    host, _, port = text.strip().rpartition(":")
+    if not (host and "/" not in host and port.isascii() and port.isdigit()):
+        raise ValueError(f'expected "host:port", got "{text}"')
+    if len(port) > _DIGITS_MAX or not port_min <= int(port) <= _PORT_MAX:
+        raise ValueError(f'a port is {port_min} to {_PORT_MAX}, got "{text}"')
     return host.strip("[]"), int(port)
+
+
+def shown_address(address: tuple[str, int]) -> str:
+    """As `host_and_port` reads it."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def pump_addresses(pumps: Sequence[str]) -> list[tuple[str, int]]:

@@ -18,10 +18,11 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
 from binlogd.grpc.methods import Message, understood
 from binlogd.host.tls import ClientTls
+from binlogd.settings.quantities import shown_address
 from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, PdLimits, Way, reason
-from binlogd.upstream.pd.members import Address, shown
+from binlogd.upstream.pd.members import Address
 from binlogd.upstream.tikv.places import LocatedRegion
 from binlogd.wire.generated import metapb, pdpb
 from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
@@ -65,7 +66,7 @@ class PdClient:
         limits: PdLimits | None = None,
     ) -> None:
         self.limits = limits or PdLimits()
-        self._given = ", ".join(map(shown, addresses))
+        self._given = ", ".join(map(shown_address, addresses))
         self._leader = Leader(addresses, tls, self.limits)
         self._requests = self._errors = 0
         self._trouble = ""
@@ -296,7 +297,7 @@ class PdClient:
         except NO_ANSWER as error:
             self._leader.forget(way, error)
             raise UpstreamUnavailable(
-                f"PD {method} at {shown(way.address)}: {reason(error)}"
+                f"PD {method} at {shown_address(way.address)}: {reason(error)}"
             ) from error
 
     def _lose(self, trouble: str) -> None:

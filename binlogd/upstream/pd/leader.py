@@ -22,7 +22,8 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import PlainChannel, woken_cleanly
 from binlogd.grpc.methods import understood
 from binlogd.host.tls import ClientTls
-from binlogd.upstream.pd.members import Address, Members, members_of, shown, url_of
+from binlogd.settings.quantities import shown_address
+from binlogd.upstream.pd.members import Address, Members, members_of, url_of
 from binlogd.wire.generated import pdpb
 
 log = structlog.get_logger(__name__)
@@ -86,7 +87,7 @@ class Leader:
     @property
     def address(self) -> str:
         """Who answers now; empty when nobody is known to."""
-        return shown(self._way.address) if self._way is not None else ""
+        return shown_address(self._way.address) if self._way is not None else ""
 
     async def way(self) -> Way:
         """The one that is known, else it is found now. Raises UpstreamUnavailable."""
@@ -130,7 +131,7 @@ class Leader:
                 self._silent.discard(address)
                 if not members.leader_addresses:
                     failures.append(
-                        f"{shown(address)}: {members.trouble or 'no leader is elected'}"
+                        f"{shown_address(address)}: {members.trouble or 'no leader is elected'}"
                     )
                     continue
                 self._check_cluster(members, address)
@@ -138,7 +139,7 @@ class Leader:
             except NO_ANSWER as error:
                 self._drop(address)
                 self._silent.add(address)
-                failures.append(f"{shown(address)}: {reason(error)}")
+                failures.append(f"{shown_address(address)}: {reason(error)}")
             except UpstreamUnavailable as error:
                 failures.append(str(error))
             else:
@@ -159,12 +160,12 @@ class Leader:
 
     def _check_cluster(self, members: Members, address: Address) -> None:
         if not members.cluster_id:
-            raise UpstreamUnavailable(f"{shown(address)}: tells no cluster id")
+            raise UpstreamUnavailable(f"{shown_address(address)}: tells no cluster id")
         if self.cluster_id is None or self.is_untold:
             self.cluster_id, self.is_untold = members.cluster_id, members.is_untold
         elif not members.is_untold and members.cluster_id != self.cluster_id:
             raise UpstreamUnavailable(
-                f"{shown(address)}: belongs to cluster {members.cluster_id}, not to"
+                f"{shown_address(address)}: belongs to cluster {members.cluster_id}, not to"
                 f" {self.cluster_id}, whose binlogs these are; see upstream.pd-urls"
             )
 

@@ -6,8 +6,10 @@ Source: PD client/client.go, client/base_client.go; pingcap/kvproto proto/pdpb.p
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from binlogd.settings.quantities import host_and_port, shown_address
 from binlogd.wire.generated import pdpb
 
 Address = tuple[str, int]
@@ -42,15 +44,9 @@ def members_of(response: pdpb.GetMembersResponse) -> Members:
     )
 
 
-def shown(address: Address) -> str:
-    """`host:port`, as it is written in a configuration."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def url_of(address: Address, *, is_tls: bool) -> str:
     """As a PD names itself."""
-    return f"{'https' if is_tls else 'http'}://{shown(address)}"
+    return f"{'https' if is_tls else 'http'}://{shown_address(address)}"
 
 
 def _first(urls: Sequence[str]) -> str:
@@ -62,7 +58,6 @@ def addresses_of(urls: Iterable[str]) -> list[Address]:
     found: list[Address] = []
     for url in urls:
         plain = url.removeprefix("http://").removeprefix("https://").rstrip("/")
-        host, _, port = plain.rpartition(":")
-        if host and "/" not in host and port.isascii() and port.isdigit():
-            found.append((host.strip("[]"), int(port)))
+        with suppress(ValueError):
+            found.append(host_and_port(plain))
     return found

@@ -14,6 +14,7 @@ import structlog
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.http import NoAnswer, http_session
 from binlogd.host.tls import ClientTls
+from binlogd.settings.quantities import host_and_port
 from binlogd.upstream.tidb.servers import Several
 
 log = structlog.get_logger(__name__)
@@ -78,18 +79,13 @@ async def cluster_id(ports: Several[StatusPort], tls: ClientTls | None = None) -
     """
     try:
         said = msgspec.json.decode(await ports.ask(lambda port: port.get(_WHERE)), type=_Config)
-        pds = Several([_port(each, tls) for each in said.path.split(",") if each])
+        given = filter(None, said.path.split(","))
+        pds = Several([StatusPort(host_and_port(each), tls) for each in given])
         who = await pds.ask(lambda pd: pd.get(_WHO))
         return msgspec.json.decode(who, type=_Cluster).id
     except (UpstreamUnavailable, msgspec.DecodeError, ValueError, UnicodeDecodeError) as error:
         log.info("cluster_id_not_told", cause=str(error), consequence="the first writer says it")
         return 0
-
-
-def _port(address: str, tls: ClientTls | None) -> StatusPort:
-    """Raises ValueError."""
-    host, _, port = address.strip().rpartition(":")
-    return StatusPort((host.strip("[]"), int(port)), tls)
 
 
 # --- tables -----------------------------------------------------------------------------------

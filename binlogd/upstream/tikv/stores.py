@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import PlainChannel
 from binlogd.host.tls import ClientTls
+from binlogd.settings.quantities import host_and_port
 from binlogd.upstream.tikv.places import RegionDirectory
 from binlogd.wire.generated.metapb import StoreState
 
@@ -48,8 +49,12 @@ class Stores:
                 self.version = store.version
         found = self._connections.get(address)
         if found is None:
-            host, port = _host_and_port(address)
-            found = self._connections[address] = Connection(PlainChannel(host, port, self._tls))
+            plain = address.removeprefix("http://").removeprefix("https://")
+            try:
+                place = host_and_port(plain)
+            except ValueError as error:
+                raise UpstreamUnavailable(f"PD tells of a store of TiKV: {error}") from error
+            found = self._connections[address] = Connection(PlainChannel(*place, self._tls))
         return found
 
     def forget(self, store_id: int, connection: Connection | None = None) -> None:
@@ -75,11 +80,3 @@ class Stores:
             each.channel.close()
         self._connections.clear()
         self._addresses.clear()
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    """Raises UpstreamUnavailable."""
-    host, _, port = address.removeprefix("http://").removeprefix("https://").rpartition(":")
-    if not host or not port.isdecimal():
-        raise UpstreamUnavailable(f"PD says that a store of TiKV is at {address!r}: no host:port")
-    return host.strip("[]"), int(port)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.grpc.methods import understood
-from binlogd.upstream.pd.members import addresses_of, members_of, shown, url_of
+from binlogd.settings.quantities import shown_address
+from binlogd.upstream.pd.members import addresses_of, members_of, url_of
 from binlogd.wire.generated import etcdserverpb, pdpb
 
 KINDS: list[Any] = [
@@ -53,7 +54,7 @@ def test_a_member_is_reached_at_its_client_url(url: str, address: tuple[str, int
     assert (found.cluster_id, found.leader) == (7, "pd0")
     assert found.leader_addresses == found.addresses == (address,)
     assert url_of(address, is_tls=url.startswith("https")) == url.rstrip("/")
-    assert shown(address) in url
+    assert shown_address(address) in url
 
 
 def test_while_one_is_elected_nobody_leads() -> None:
