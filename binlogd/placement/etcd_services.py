@@ -1,4 +1,4 @@
-"""etcd's services KV, Lease and Cluster on the keyspace of this process.
+"""etcd's services on the keyspace of this process; `watches` has those of a stream.
 
 Source: go.etcd.io/etcd etcdserver/api/v3rpc/key.go, lease.go, member.go.
 """
@@ -12,6 +12,7 @@ from grpclib.const import Handler
 from binlogd.grpc.messages import BytesStream, begin_answer
 from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX, as_status, unary
+from binlogd.placement.watches import PROGRESS_S, Watches
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.wire.generated.etcdserverpb import (
     DeleteRangeRequest,
@@ -30,11 +31,21 @@ from binlogd.wire.generated.etcdserverpb import (
 )
 
 
-class KeyValueService:
-    """`etcdserverpb.KV`."""
+class EtcdServices:
+    """KV, Lease, Watch and Cluster of `etcdserverpb`: a cluster of one, which says that it is
+    `name` and reached at `url`."""
 
-    def __init__(self, keyspace: KeyspaceStore) -> None:
-        self._keyspace = keyspace
+    def __init__(
+        self,
+        keyspace: KeyspaceStore,
+        streams: OpenStreams,
+        *,
+        name: str,
+        url: str,
+        progress_s: float = PROGRESS_S,
+    ) -> None:
+        self._keyspace, self._streams = keyspace, streams
+        self._name, self._url, self._progress_s = name, url, progress_s
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
@@ -44,21 +55,11 @@ class KeyValueService:
             "/etcdserverpb.KV/Put": unary(PutRequest, keyspace.put),
             "/etcdserverpb.KV/DeleteRange": unary(DeleteRangeRequest, keyspace.delete_range),
             "/etcdserverpb.KV/Txn": unary(TxnRequest, keyspace.txn),
-        }
-
-
-class LeaseService:
-    """`etcdserverpb.Lease`."""
-
-    def __init__(self, keyspace: KeyspaceStore, streams: OpenStreams) -> None:
-        self._keyspace, self._streams = keyspace, streams
-
-    def __mapping__(self) -> Mapping[str, Handler]:
-        """The methods, for grpclib's server with a `BytesCodec`."""
-        return {
             "/etcdserverpb.Lease/LeaseGrant": unary(LeaseGrantRequest, self._grant),
             "/etcdserverpb.Lease/LeaseRevoke": unary(LeaseRevokeRequest, self._revoke),
             "/etcdserverpb.Lease/LeaseKeepAlive": bidirectional(self._keep_alive),
+            "/etcdserverpb.Watch/Watch": bidirectional(self._watch),
+            "/etcdserverpb.Cluster/MemberList": unary(MemberListRequest, self._members),
         }
 
     async def _grant(self, request: LeaseGrantRequest) -> LeaseGrantResponse:
@@ -78,18 +79,10 @@ class LeaseService:
                 header = self._keyspace.header()
                 await send(stream, LeaseKeepAliveResponse(header=header, id=request.id, ttl=ttl_s))
 
-
-class ClusterService:
-    """`etcdserverpb.Cluster`: a cluster of one, that is reached at the advertised address."""
-
-    def __init__(self, keyspace: KeyspaceStore, name: str, url: str) -> None:
-        self._keyspace, self._name, self._url = keyspace, name, url
-
-    def __mapping__(self) -> Mapping[str, Handler]:
-        """The methods, for grpclib's server with a `BytesCodec`."""
-        return {
-            "/etcdserverpb.Cluster/MemberList": unary(MemberListRequest, self._members),
-        }
+    async def _watch(self, stream: BytesStream) -> None:
+        await begin_answer(stream)
+        async with self._streams.until_closing():
+            await Watches(self._keyspace, stream, self._progress_s).run()
 
     async def _members(self, _: MemberListRequest) -> MemberListResponse:
         member = Member(

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from binlogd.grpc.http2 import Servable
 from binlogd.grpc.methods import OpenStreams
-from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
+from binlogd.placement.etcd_services import EtcdServices
 from binlogd.placement.global_config import GlobalConfig
 from binlogd.placement.history_service import HistoryService
 from binlogd.placement.pd_service import PD_VERSION, AdvertisedAddress, PdService, PdStatistics
 from binlogd.placement.refusals import Refusals
-from binlogd.placement.watches import WatchService
 from binlogd.ports import Clock, ClusterIdentity
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import Tso
@@ -67,10 +66,7 @@ class StandIn:
         )
         self._services: Sequence[Servable] = (
             self._pd,
-            KeyValueService(own.keyspace),
-            LeaseService(own.keyspace, self._streams),
-            WatchService(own.keyspace, self._streams),
-            ClusterService(own.keyspace, place.name, place.url),
+            EtcdServices(own.keyspace, self._streams, name=place.name, url=place.url),
             HistoryService(own.history, own.store, self._streams),
             GlobalConfig(own.keyspace),
             Refusals(),

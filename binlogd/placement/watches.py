@@ -19,12 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
-from grpclib.const import Handler, Status
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.grpc.messages import BytesStream, begin_answer
-from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
+from binlogd.grpc.messages import BytesStream
+from binlogd.grpc.methods import requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX
 from binlogd.upstream.keyspace.requests import STANDS_IN, event, is_empty_range
 from binlogd.upstream.keyspace.store import KeyspaceStore
@@ -56,25 +56,7 @@ class _Watch:
     """When something was said of it, by the loop's clock."""
 
 
-class WatchService:
-    """`etcdserverpb.Watch`."""
-
-    def __init__(
-        self, keyspace: KeyspaceStore, streams: OpenStreams, *, progress_s: float = PROGRESS_S
-    ) -> None:
-        self._keyspace, self._streams, self._progress_s = keyspace, streams, progress_s
-
-    def __mapping__(self) -> Mapping[str, Handler]:
-        """The methods, for grpclib's server with a `BytesCodec`."""
-        return {"/etcdserverpb.Watch/Watch": bidirectional(self._watch)}
-
-    async def _watch(self, stream: BytesStream) -> None:
-        await begin_answer(stream)
-        async with self._streams.until_closing():
-            await _Session(self._keyspace, stream, self._progress_s).run()
-
-
-class _Session:
+class Watches:
     """The watches of one stream."""
 
     def __init__(self, keyspace: KeyspaceStore, stream: BytesStream, progress_s: float) -> None:

@@ -19,8 +19,8 @@ from grpclib.const import Cardinality
 from binlogd.grpc.channel import PlainChannel
 from binlogd.grpc.methods import OpenStreams
 from binlogd.host.tls import ServerTls
-from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
-from binlogd.placement.watches import PROGRESS_S, WatchService
+from binlogd.placement.etcd_services import EtcdServices
+from binlogd.placement.watches import PROGRESS_S
 from binlogd.serving.server import Server
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
@@ -104,10 +104,7 @@ async def own_etcd(
     streams = OpenStreams()
     server = Server(
         [
-            KeyValueService(keyspace),
-            LeaseService(keyspace, streams),
-            WatchService(keyspace, streams, progress_s=progress_s),
-            ClusterService(keyspace, "own", url),
+            EtcdServices(keyspace, streams, name="own", url=url, progress_s=progress_s),
         ],
         tls=tls,
     )

@@ -23,8 +23,7 @@ from grpclib.server import Server, Stream
 
 from binlogd.grpc.methods import OpenStreams
 from binlogd.host.tls import ServerTls
-from binlogd.placement.etcd_services import KeyValueService, LeaseService
-from binlogd.placement.watches import WatchService
+from binlogd.placement.etcd_services import EtcdServices
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.pd.members import Address
 from binlogd.wire.generated import metapb, pdpb
@@ -138,11 +137,7 @@ class PdMember(pdpb.PdBase):
         etcd: list[Any] = []
         if keyspace is not None:
             self._streams = OpenStreams()
-            etcd = [
-                KeyValueService(keyspace),
-                LeaseService(keyspace, self._streams),
-                WatchService(keyspace, self._streams),
-            ]
+            etcd = [EtcdServices(keyspace, self._streams, name=self.name, url="")]
         self._server = _Server([self, *etcd], codec=_Codec())
         listen(self._server, RecvRequest, _note_call)
         context = self._tls.fresh() if self._tls is not None else None
