@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime
 
 from binlogd.errors import Unfit
 from binlogd.tidb.columns import Value
+from binlogd.tidb.datum import as_signed
 from binlogd.tidb.kinds import STRING_TYPES, PartitionKind, Tp
 from binlogd.tidb.layout import INTEGER_TYPES
 from binlogd.tidb.model import Column, Partitioning, Table
@@ -243,6 +244,7 @@ def _hash(told: Partitioning, read: _Read) -> _Find:
 
     def find(values: list[Value]) -> int:
         number = 0 if values[0] is None else read(values[0])
-        return told.parts[abs(number) % count if isinstance(number, int) else 0].id
+        # TiDB takes the 64 bits of an unsigned number for a signed one
+        return told.parts[abs(as_signed(number)) % count if isinstance(number, int) else 0].id
 
     return find

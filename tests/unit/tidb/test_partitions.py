@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.tidb.kinds import PartitionKind, Tp
+from binlogd.tidb.kinds import FLAG_UNSIGNED, PartitionKind, Tp
 from binlogd.tidb.model import Column, FieldType, Table, table_from_json, table_to_json
 from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import Value
 
-INT = FieldType(Tp.LONG)
+INT, UNSIGNED = FieldType(Tp.LONG), FieldType(Tp.LONGLONG, flag=FLAG_UNSIGNED)
 DATE, MOMENT, STAMP = FieldType(Tp.DATE), FieldType(Tp.DATETIME), FieldType(Tp.TIMESTAMP)
 TEXT = FieldType(Tp.VARCHAR, charset="utf8mb4", collate="utf8mb4_bin")
 FOLDED = FieldType(Tp.VARCHAR, charset="utf8mb4", collate="utf8mb4_general_ci")
@@ -80,6 +80,7 @@ def holding(*lists: list[tuple[str, ...]]) -> list[Partition]:
         ),
         (table(HASH, "`a`", [INT], below("", "", "")), [-7], 11),
         (table(HASH, "`a`", [INT], below("", "", "")), [None], 10),
+        (table(HASH, "`a`", [UNSIGNED], below("", "", "")), [2**64 - 1], 11),
     ],
 )
 def test_a_row_lies_where_its_values_say(info: Table, row: list[Value], place: int) -> None:
