@@ -35,15 +35,6 @@ free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaretakerOptions:
-    """In seconds. `keep_s` is the age at which a binlog may go."""
-
-    keep_s: float
-    every_s: float
-    space_every_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CaretakerStatistics:
     """`holds` is who needs what; `held_by` names, by shard, who keeps a segment that is old enough
     to go, "" where nobody does; `failed` is why the last round did nothing, "" if it went well;
@@ -70,8 +61,11 @@ class Caretaker:
         *,
         clock: Clock,
         disk: Disk,
-        options: CaretakerOptions,
+        keep_s: float,
+        every_s: float,
+        space_every_s: float,
     ) -> None:
+        """In seconds; `keep_s` is the age at which a binlog may go."""
         self.bases = Bases(data_dir, disk)
         """The export bases, which hold back garbage collection as long as they are declared."""
         self._data_dir = data_dir
@@ -80,7 +74,7 @@ class Caretaker:
         self._capacity_bytes = space.capacity_bytes
         self._clock = clock
         self._disk = disk
-        self._options = options
+        self._keep_s, self._every_s, self._space_every_s = keep_s, every_s, space_every_s
         self._holds: dict[str, Hold] = {}
         self._base_holds: tuple[Hold, ...] = ()
         self._held_by = [""] * len(shards)
@@ -142,7 +136,7 @@ class Caretaker:
         await self.look_for_bases()
         newest_ms = max(physical_ms(shard.watermark) for shard in self._shards)
         now_ms = min(self._clock.wall_ms(), newest_ms)
-        age_ts = compose(max(0, now_ms - int(self._options.keep_s * 1000)))
+        age_ts = compose(max(0, now_ms - int(self._keep_s * 1000)))
         plans = []
         for number, shard in enumerate(self._shards):
             planned = await shard.collect(age_ts, self._all_holds())
@@ -164,7 +158,7 @@ class Caretaker:
     async def run(self, stopping: asyncio.Event) -> None:
         """Collects every hour, and when asked; until `stopping` and `wake`."""
         while not stopping.is_set():
-            await is_set_within(self._asked, self._options.every_s)
+            await is_set_within(self._asked, self._every_s)
             if stopping.is_set():
                 return
             try:
@@ -197,7 +191,7 @@ class Caretaker:
         """Looks every few seconds, until `stopping`. As long as space is short, garbage is looked
         for as often: who held it may have let go of it."""
         short_bytes = _SHORT_OF_SPACE * self._admission.free_bytes_min
-        while not await is_set_within(stopping, self._options.space_every_s):
+        while not await is_set_within(stopping, self._space_every_s):
             had_space = self._admission.has_space
             try:
                 space = await self._disk.space(self._data_dir)

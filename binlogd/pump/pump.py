@@ -33,7 +33,7 @@ from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource,
 from binlogd.pump.admission import END_OF_TIME, Admission
 from binlogd.pump.bases import Bases
 from binlogd.pump.budget import Budget
-from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatistics
+from binlogd.pump.caretaker import Caretaker, CaretakerStatistics
 from binlogd.pump.kept_routing import routing_of
 from binlogd.pump.late_commits import LateCommits, LateWatch
 from binlogd.pump.log.entry import Item
@@ -110,40 +110,27 @@ class PumpStatistics:
     resolvers: tuple[ResolverStatistics, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PumpWorld:
-    """What a Pump needs from outside itself."""
-
-    tso: TsoSource
-    txn_status: TxnStatusSource
-    clock: Clock
-    disk: Disk
-
-
-@dataclass(frozen=True, slots=True)
-class DataDirectory:
-    """The directory that a Pump has for itself, and how transactions are spread in it."""
-
-    path: Path
-    lock: DiskLock | None
-    routing: Routing
-
-
 class Pump:
     """`open` it, let `run` run, `write` and pull, `close` it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as `open`, and what that has found
         self,
-        home: DataDirectory,
+        directory: Path,
         shards: Sequence[Shard],
-        world: PumpWorld,
-        options: PumpOptions,
+        routing: Routing,
+        lock: DiskLock | None,
         space: Space,
+        *,
+        tso: TsoSource,
+        txn_status: TxnStatusSource,
+        clock: Clock,
+        disk: Disk,
+        options: PumpOptions,
     ) -> None:
         self._shards = list(shards)
         self.late = LateCommits(self._shards)
-        self._lock, self._routing = home.lock, home.routing
-        self._world = world
+        self._lock, self._routing = lock, routing
+        self._tso, self._clock = tso, clock
         self._options = options
         self._admission = Admission(
             state=NodeState.ONLINE,
@@ -152,20 +139,18 @@ class Pump:
             record_bytes_max=options.record_bytes_max,
         )
         self.caretaker = Caretaker(
-            home.path,
+            directory,
             self._shards,
             self._admission,
             space,
-            clock=world.clock,
-            disk=world.disk,
-            options=CaretakerOptions(
-                keep_s=options.gc_keep_s,
-                every_s=options.gc_every_s,
-                space_every_s=options.free_check_every_s,
-            ),
+            clock=clock,
+            disk=disk,
+            keep_s=options.gc_keep_s,
+            every_s=options.gc_every_s,
+            space_every_s=options.free_check_every_s,
         )
         """Who needs which binlogs is said to it, and it lets go of the others."""
-        self._router = Router(home.routing, high=NO_TS)
+        self._router = Router(routing, high=max(shard.max_seen_ts for shard in shards))
         self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._ahead_max_ms = int(options.ahead_max_s * 1000)
@@ -178,7 +163,7 @@ class Pump:
         self._resolvers = [
             Resolver(
                 shard,
-                world.txn_status,
+                txn_status,
                 self.write,
                 after_s=options.resolve_after_s,
                 most=options.resolve_batch_max,
@@ -206,7 +191,6 @@ class Pump:
         Raises ConfigError when another process or another shard count has it, CorruptRecord when
         acknowledged bytes are damaged, LogFailed, DiskFull or IndexUnavailable.
         """
-        world = PumpWorld(tso=tso, txn_status=txn_status, clock=clock, disk=disk)
         try:
             await disk.make_directory(pump_directory(directory))
             lock = None if is_locked else await disk.lock(directory / LOCK_FILE)
@@ -238,7 +222,18 @@ class Pump:
             if isinstance(error, OSError):
                 raise LogFailed(directory, error) from error
             raise
-        pump = cls(DataDirectory(directory, lock, routing), opened, world, options, space)
+        pump = cls(
+            directory,
+            opened,
+            routing,
+            lock,
+            space,
+            tso=tso,
+            txn_status=txn_status,
+            clock=clock,
+            disk=disk,
+            options=options,
+        )
         pump._begin()
         return pump
 
@@ -283,7 +278,7 @@ class Pump:
         Empty payloads and those without timestamps are probes, and only tell whether writing is
         possible. An error in one binlog does not touch the others.
         """
-        newest_ms = max(self._world.clock.wall_ms(), physical_ms(self._router.high))
+        newest_ms = max(self._clock.wall_ms(), physical_ms(self._router.high))
         self._admission.horizon = min(END_OF_TIME, compose(newest_ms + self._ahead_max_ms))
         admitted = self._admission.admit(payloads)
         self._refused += admitted.refused
@@ -430,23 +425,21 @@ class Pump:
             raise failures[0]
 
     def _begin(self) -> None:
-        high = max(shard.max_seen_ts for shard in self._shards)
         for shard in self._shards:
-            shard.witness(high)
-        self._router = Router(self._routing, high=high)
+            shard.witness(self._router.high)
         newest = max(
             (segment.max_ts for shard in self._shards for segment in shard.log.segments()),
             default=NO_TS,
         )
         if newest:
-            self._world.tso.observe(newest)
+            self._tso.observe(newest)
         self.caretaker.tell_space()
 
     async def _write(
         self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]
     ) -> None:
         """Writes items; `positions` say where the outcome of each belongs."""
-        self._world.tso.observe(newest(items))
+        self._tso.observe(newest(items))
         await self._budget.take(bytes_held(items))
         shares, ended = self._router.split(items), dict[int, BinlogdError | None]()
         is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -502,7 +495,7 @@ class Pump:
     async def _settling_fake(self) -> Tso:
         while True:  # until it is written
             try:
-                ts = await answer_of("the time source", self._world.tso.next())
+                ts = await answer_of("the time source", self._tso.next())
                 await self._write_fake(ts)
             except Unavailable as error:
                 log.warning("fake_binlog_failed", cause=str(error))
@@ -517,7 +510,7 @@ class Pump:
         while not await is_set_within(self._stopping, self._options.fake_interval_s):
             if self._router.high == before:
                 try:
-                    ts = await answer_of("the time source", self._world.tso.next())
+                    ts = await answer_of("the time source", self._tso.next())
                     if ts > self.max_commit_ts and ts != said:
                         await self._write_fake(ts)
                         said = ts  # once: behind an open prewrite it waits like everything else
