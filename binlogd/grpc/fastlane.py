@@ -33,9 +33,8 @@ from binlogd.grpc.calls import Call, CallTable, Inlet, Shape, shape_of
 from binlogd.grpc.frames import DATA, END_STREAM, HEADERS, OK_DATA_BYTES, frame_head, u32
 from binlogd.grpc.hpack import SharedDecoder
 from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread, weight
-from binlogd.grpc.lane import FastLane
+from binlogd.grpc.lane import CallSink, FastLane
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
-from binlogd.grpc.sink import CallSink
 
 log = structlog.get_logger(__name__)
 
@@ -187,7 +186,7 @@ class FastLaneProtocol(GrpcProtocol):
 
     def _headers(self, call: Call | None, stream: int, flags: int, block: bytes) -> bool:
         calls = self._calls
-        fields = calls.fields if calls.has_read else self._decoder.look_ahead(block)
+        fields = calls.fields if calls.has_read else self._decoder.reader.look_ahead(block)
         calls.has_read = False
         if fields is None:
             return False

@@ -23,10 +23,6 @@ class SharedDecoder(Decoder):
         self.reader = BlockReader(self.header_table, self._others)
         """Who looks ahead."""
 
-    def look_ahead(self, block: bytes) -> list[Field] | None:
-        """`BlockReader.look_ahead`."""
-        return self.reader.look_ahead(block)
-
     def leave(self, fields: list[Field]) -> None:
         """What h2 gets for the next block that it asks for, whatever the bytes."""
         self.reader.left = fields

@@ -8,7 +8,8 @@ way is the next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -18,7 +19,6 @@ from grpclib.exceptions import GRPCError
 
 from binlogd.grpc.calls import Call, Gathered, Inlet, by_owner
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
-from binlogd.grpc.sink import CallSink
 from binlogd.telemetry.faults import unforeseen
 
 log = structlog.get_logger(__name__)
@@ -26,6 +26,29 @@ log = structlog.get_logger(__name__)
 _BATCH_BYTES_MAX = 4 << 20
 _BATCH_CALLS = 64  # enough that a batch costs little beside its calls
 _BATCHES_MAX = 16  # of one method, under way at once
+
+
+Outcomes = Sequence[GRPCError | None]
+"""One for each message; None is OK with an empty answer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallSink:
+    """The batch-shaped side of a method.
+
+    `write` returns one outcome for each message and waits for nothing that the same connections
+    must bring. A message above `message_bytes_max` bytes, or above what there is `room` for, is not
+    for it: the method by itself has the words, or the patience. `take` hears of bytes that have
+    come or are announced and of how many messages became whole, `give` of what was answered. Who
+    takes more than `patience_s` seconds for what it has announced is for the method by itself, too.
+    """
+
+    write: Callable[[Sequence[bytes]], Awaitable[Outcomes]]
+    room: Callable[[], int]
+    take: Callable[[int, int], None]
+    give: Callable[[int, int], None]
+    message_bytes_max: int
+    patience_s: float
 
 
 class Caller(Protocol):
@@ -105,7 +128,7 @@ class Method:
 
     async def _serve(self, gathered: Gathered) -> None:
         calls, messages = gathered.calls, gathered.messages
-        outcomes: Sequence[GRPCError | None]
+        outcomes: Outcomes
         try:
             outcomes = await self.sink.write(messages)
         except Exception:  # grpclib answers for a handler that breaks, in the same words

@@ -27,7 +27,7 @@ from binlogd.errors import ConfigError
 from binlogd.grpc.fastlane import FastGrpcHalf
 from binlogd.grpc.frames import PREFACE
 from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
-from binlogd.grpc.sink import CallSink
+from binlogd.grpc.lane import CallSink
 from binlogd.host.peers import BY_SOCKET, peer_of
 from binlogd.host.socket_file import SocketFile
 from binlogd.host.tls import ServerTls

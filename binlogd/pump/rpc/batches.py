@@ -31,8 +31,8 @@ _BINLOG_BYTES = 256  # of the objects round a payload, roughly
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPorts:
-    """What the stream of batches needs of the service it is a part of.
+class BatchService:
+    """The service, as grpclib takes it, and what it needs of the one that it is a part of.
 
     `until_closing` ends its block when the service closes; `take` waits for room for bytes, `add`
     takes it at once for what is there already, and `give` gives it back; a message that has room
@@ -47,13 +47,6 @@ class BatchPorts:
     message_bytes_max: int
     arrival_s: float
 
-
-class BatchService:
-    """The service, as grpclib takes it."""
-
-    def __init__(self, ports: BatchPorts) -> None:
-        self._ports = ports
-
     def __mapping__(self) -> dict[str, Handler]:
         """The method, for grpclib's server with a `BytesCodec`."""
         return {wire.WRITE_BATCH: Handler(self._write, Cardinality.STREAM_STREAM, bytes, bytes)}
@@ -61,10 +54,10 @@ class BatchService:
     async def _write(self, stream: BytesStream) -> None:
         await begin_answer(stream)
         failures: list[GRPCError] = []
-        writing = _Writing(stream, self._ports)
+        writing = _Writing(stream, self)
         async with asyncio.TaskGroup() as group:
             try:
-                async with self._ports.until_closing():
+                async with self.until_closing():
                     await self._read(stream, writing, group)
             except GRPCError as error:  # what came before is written and answered
                 failures.append(error)
@@ -72,43 +65,43 @@ class BatchService:
             raise failures[0]
 
     async def _read(self, stream: BytesStream, writing: _Writing, group: asyncio.TaskGroup) -> None:
-        incoming = Incoming(stream, self._ports.message_bytes_max)
+        incoming = Incoming(stream, self.message_bytes_max)
         while (size_bytes := await incoming.next_size()) is not None:  # until the peer ends it
             if incoming.is_compressed:  # how much room it needs would be known too late
                 raise GRPCError(Status.UNIMPLEMENTED, "a batch cannot be compressed")
             await writing.slots.acquire()
-            await self._ports.take(size_bytes)
+            await self.take(size_bytes)
             try:
-                arriving = in_time(incoming.message(), size_bytes, self._ports.arrival_s)
+                arriving = in_time(incoming.message(), size_bytes, self.arrival_s)
                 batch = wire.decode_batch(await arriving)
             except BaseException as error:
-                self._ports.give(size_bytes)
+                self.give(size_bytes)
                 if isinstance(error, MalformedBinlog):
                     raise GRPCError(
                         Status.INTERNAL, f"grpc: error unmarshalling request: {error}"
                     ) from error
                 raise
             around_bytes = _BINLOG_BYTES * len(batch.payloads)
-            self._ports.add(around_bytes)
+            self.add(around_bytes)
             group.create_task(writing.written(batch, size_bytes + around_bytes))
 
 
 class _Writing:
     """The batches of one stream that are not answered yet."""
 
-    def __init__(self, stream: BytesStream, ports: BatchPorts) -> None:
+    def __init__(self, stream: BytesStream, service: BatchService) -> None:
         self.slots = asyncio.Semaphore(_BATCHES_IN_FLIGHT)
         self._stream = stream
-        self._ports = ports
+        self._service = service
         self._sending = asyncio.Lock()  # an answer may have to wait in the middle for a window
 
     async def written(self, batch: wire.Batch, size_bytes: int) -> None:
         """Writes a batch and answers; gives back its room."""
         try:
-            outcomes = await self._ports.write(batch.cluster_id, batch.payloads)
+            outcomes = await self._service.write(batch.cluster_id, batch.payloads)
         finally:
             self.slots.release()
-            self._ports.give(size_bytes)
+            self._service.give(size_bytes)
         if None in outcomes:
             note_written(self._stream)
         refusals = [

@@ -31,6 +31,7 @@ from binlogd.errors import (
     RecordTooLarge,
     WrongCluster,
 )
+from binlogd.grpc.lane import CallSink
 from binlogd.grpc.messages import (
     ARRIVAL_S,
     PIECE_BYTES,
@@ -50,11 +51,10 @@ from binlogd.grpc.messages import (
 )
 from binlogd.grpc.methods import OpenStreams
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
-from binlogd.grpc.sink import CallSink
 from binlogd.merge.stream import MergeLimits, merged
 from binlogd.ports import BinlogSource, ClusterIdentity
 from binlogd.pump.budget import Budget
-from binlogd.pump.rpc.batches import BatchPorts, BatchService
+from binlogd.pump.rpc.batches import BatchService
 from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.tso import Tso
@@ -149,15 +149,13 @@ class PumpService:
         self._write_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
         self._pull_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
         self._batches = BatchService(
-            BatchPorts(
-                write=self.write_payloads,
-                take=self._take_room,
-                add=self._room.add,
-                give=self._room.give,
-                until_closing=self._until_closing,
-                message_bytes_max=self._limits.message_bytes_max,
-                arrival_s=self._limits.arrival_s,
-            )
+            write=self.write_payloads,
+            take=self._take_room,
+            add=self._room.add,
+            give=self._room.give,
+            until_closing=self._until_closing,
+            message_bytes_max=self._limits.message_bytes_max,
+            arrival_s=self._limits.arrival_s,
         )
         self._complained_at = -_COMPLAINT_INTERVAL_S
         self._unmentioned = 0

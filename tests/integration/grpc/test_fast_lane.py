@@ -21,8 +21,8 @@ from binlogd.grpc import frames
 from binlogd.grpc.calls import Call as FastCall
 from binlogd.grpc.fastlane import FastLaneProtocol
 from binlogd.grpc.http2 import Http2Limits
+from binlogd.grpc.lane import CallSink
 from binlogd.grpc.prefix import prefixed
-from binlogd.grpc.sink import CallSink
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso

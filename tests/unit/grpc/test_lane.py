@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from binlogd.grpc.calls import Call
-from binlogd.grpc.lane import FastLane
-from binlogd.grpc.sink import CallSink
+from binlogd.grpc.lane import CallSink, FastLane
 
 PATH = b"/binlog.Pump/WriteBinlog"
 
