@@ -18,21 +18,20 @@ from binlogd.host.tls import ClientTls
 log = structlog.get_logger(__name__)
 
 _NOTIFY = "/binlog.Cistern/Notify"
+_ATTEMPT_S = 3.0
 _WAITS_S = (1.0, 2.0)
 """After the first and the second attempt; there is no fourth."""
 _NO_ANSWER = (GRPCError, StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
 
 
-async def notify(
-    node_id: str, host: str, port: int, *, tls: ClientTls | None = None, attempt_s: float = 3.0
-) -> None:
+async def notify(node_id: str, host: str, port: int, *, tls: ClientTls | None = None) -> None:
     """Returns when the Drainer has looked at the registry anew; up to three attempts.
 
     Raises DrainerUnavailable when it gives no answer, or another one.
     """
     for wait_s in (*_WAITS_S, None):
         try:
-            async with asyncio.timeout(attempt_s):
+            async with asyncio.timeout(_ATTEMPT_S):
                 with woken_cleanly():
                     await _call(host, port, tls)
         except _NO_ANSWER as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections import Counter
 from types import FrameType
+
+from binlogd.host.threads import Threads
 
 SECONDS_MAX = 60.0
 _INTERVAL_S = 0.01
@@ -14,25 +15,15 @@ _INTERVAL_S = 0.01
 
 async def sampled(seconds: float) -> Counter[str]:
     """How often each stack was seen, outermost function first, joined by semicolons."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Counter[str]] = loop.create_future()
-    stopping = threading.Event()
-    thread = threading.Thread(
-        target=_sample, args=(seconds, loop, done, stopping), name="sampler", daemon=True
-    )
-    thread.start()
+    thread, stopping = Threads(1, name="sampler"), threading.Event()
     try:
-        return await done
+        return await thread.run(lambda: _sample(seconds, stopping))
     finally:
-        stopping.set()
+        stopping.set()  # nobody waits for it any more
+        thread.close()
 
 
-def _sample(
-    seconds: float,
-    loop: asyncio.AbstractEventLoop,
-    done: asyncio.Future[Counter[str]],
-    stopping: threading.Event,
-) -> None:
+def _sample(seconds: float, stopping: threading.Event) -> Counter[str]:
     counts: Counter[str] = Counter()
     own = threading.get_ident()
     for _ in range(max(1, round(seconds / _INTERVAL_S))):
@@ -41,13 +32,8 @@ def _sample(
             if ident != own:
                 counts[";".join([names.get(ident, str(ident)), *_functions(frame)])] += 1
         if stopping.wait(_INTERVAL_S):
-            return  # nobody waits for it any more
-    loop.call_soon_threadsafe(_give, done, counts)
-
-
-def _give(done: asyncio.Future[Counter[str]], counts: Counter[str]) -> None:
-    if not done.done():
-        done.set_result(counts)
+            break
+    return counts
 
 
 def _functions(frame: FrameType | None) -> list[str]:

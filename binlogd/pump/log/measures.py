@@ -14,6 +14,7 @@ from binlogd.telemetry.histogram import Histogram, HistogramStatistics, SizeHist
 _SIZES = 25
 _SECONDS = doubling(0.00005, 20)
 _CHASE_SECONDS = doubling(0.001, 22)
+_STEPS = ("single", "batch", "to_disk", "fsync", "rotate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,8 @@ class Measures:
     """Counts in the shard's own thread; what is done for each binlog is one addition."""
 
     def __init__(self) -> None:
-        self.single_size = SizeHistogram(_SIZES)
-        self.batch_size = SizeHistogram(_SIZES)
-        self.single_s = Histogram(_SECONDS)
-        self.batch_s = Histogram(_SECONDS)
-        self.to_disk_s = Histogram(_SECONDS)
-        self.fsync_s = Histogram(_SECONDS)
-        self.rotate_s = Histogram(_SECONDS)
+        self.sizes = {kind: SizeHistogram(_SIZES) for kind in ("single", "batch")}
+        self.seconds = {kind: Histogram(_SECONDS) for kind in _STEPS}
         self.chase_s = Histogram(_CHASE_SECONDS)
         self.errors: Counter[str] = Counter()
         self.deleted_rows = 0
@@ -45,17 +41,8 @@ class Measures:
     def statistics(self) -> MeasuresStatistics:
         """So far; cheap."""
         return MeasuresStatistics(
-            sizes={
-                "single": self.single_size.statistics(),
-                "batch": self.batch_size.statistics(),
-            },
-            seconds={
-                "single": self.single_s.statistics(),
-                "batch": self.batch_s.statistics(),
-                "to_disk": self.to_disk_s.statistics(),
-                "fsync": self.fsync_s.statistics(),
-                "rotate": self.rotate_s.statistics(),
-            },
+            sizes={kind: each.statistics() for kind, each in self.sizes.items()},
+            seconds={kind: each.statistics() for kind, each in self.seconds.items()},
             chase_seconds=self.chase_s.statistics(),
             errors=dict(self.errors),
             deleted_rows=self.deleted_rows,

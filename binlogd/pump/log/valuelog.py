@@ -472,8 +472,8 @@ class ValueLog:
         clock = asyncio.get_running_loop().time
         begin_s = clock()
         await current.append(parts, sync=True)
-        self.measures.to_disk_s.observe(clock() - begin_s)
-        self.measures.fsync_s.observe(current.last_sync_s)
+        self.measures.seconds["to_disk"].observe(clock() - begin_s)
+        self.measures.seconds["fsync"].observe(current.last_sync_s)
 
     async def _writable(self) -> AppendFile:
         """The segment to append to, after the repair or the rotation that is due."""
@@ -495,7 +495,7 @@ class ValueLog:
         self._current = None  # first: who is cancelled at the next step must not seal it again
         await full.close()
         await self._create(FileId(max(self._segments) + 1))
-        self.measures.rotate_s.observe(clock() - begin_s)
+        self.measures.seconds["rotate"].observe(clock() - begin_s)
 
     async def _create(self, fid: FileId) -> None:
         path = self.path(fid)

@@ -70,6 +70,8 @@ _MARKS_SAVED = "INSERT OR REPLACE INTO marks VALUES (?,?)"
 
 _VALUES = " VALUES "
 _TOGETHER = 64  # rows of one statement
+_BUSY_TIMEOUT_S = 1.0
+_ASKED = 500  # transactions of one query
 
 _STORED = {int, type(None)}
 _Row = tuple[object, ...]
@@ -106,12 +108,12 @@ class SqliteIndex:
         self._on_damage: Callable[[], None] | None = None
 
     @classmethod
-    async def open(cls, path: Path, *, busy_timeout_s: float = 1.0) -> SqliteIndex:
+    async def open(cls, path: Path) -> SqliteIndex:
         """Opens or makes it. Raises CorruptIndex, IndexUnavailable, or ConfigError when a newer
         binlogd made it."""
-        writer = await _connect(path, busy_timeout_s)
+        writer = await _connect(path)
         try:
-            with _Translated(path):
+            with _translated(path):
                 for pragma in (
                     "journal_mode = WAL",
                     "synchronous = NORMAL",
@@ -120,7 +122,7 @@ class SqliteIndex:
                     await (await writer.execute(f"PRAGMA {pragma}")).close()
                 await writer.executescript(_SCHEMA + tally.SCHEMA)
                 await _check_format(path, writer)
-            reader = await _connect(path, busy_timeout_s)
+            reader = await _connect(path)
         except BaseException:
             await writer.close()
             raise
@@ -314,7 +316,7 @@ class SqliteIndex:
         if self.damage is not None and self._on_damage is not None:
             raise self.found_damage(self.damage)
         try:
-            with _Translated(self.path):
+            with _translated(self.path):
                 yield
         except CorruptIndex as error:
             if self._on_damage is None:
@@ -368,27 +370,22 @@ def _executed(connection: sqlite3.Connection, statement: str, rows: Sequence[_Ro
     return changed
 
 
-class _Translated:
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
     """Turns SQLite's errors into ours."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            return
+    try:
+        yield
+    except Exception as error:
         if is_damage(error):
-            raise CorruptIndex(self._path, str(error)) from error
+            raise CorruptIndex(path, str(error)) from error
         if isinstance(error, sqlite3.Error):
-            raise IndexUnavailable(self._path, str(error)) from error
+            raise IndexUnavailable(path, str(error)) from error
+        raise
 
 
-async def _connect(path: Path, busy_timeout_s: float) -> Connection:
-    with _Translated(path):
-        return await connection_to(path, timeout=busy_timeout_s)
+async def _connect(path: Path) -> Connection:
+    with _translated(path):
+        return await connection_to(path, timeout=_BUSY_TIMEOUT_S)
 
 
 async def _check_format(path: Path, writer: Connection) -> None:
@@ -423,5 +420,5 @@ def _marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
 
 
-def _pieces(values: Sequence[Tso], size: int = 500) -> Iterable[Sequence[Tso]]:
-    return (values[begin : begin + size] for begin in range(0, len(values), size))
+def _pieces(values: Sequence[Tso]) -> Iterable[Sequence[Tso]]:
+    return (values[begin : begin + _ASKED] for begin in range(0, len(values), _ASKED))

@@ -363,13 +363,13 @@ class Shard:
         self._groups += 1
         now_s, slow = clock(), self._options.slow
         if binlogs:
-            self._measures.batch_s.observe(now_s - begin_s)
-            self._measures.batch_size.observe(self._written_bytes - written_bytes)
+            self._measures.seconds["batch"].observe(now_s - begin_s)
+            self._measures.sizes["batch"].observe(self._written_bytes - written_bytes)
         writers = 0
         for batch in group:
             if batch.settled is not None:
                 writers += 1
-                self._measures.single_s.observe(now_s - batch.since_s, len(batch.items))
+                self._measures.seconds["single"].observe(now_s - batch.since_s, len(batch.items))
                 if slow is not None:
                     came_s, begun_s = now_s - batch.since_s, now_s - begin_s
                     slow.answered(batch.items, came_s=came_s, begun_s=begun_s)
@@ -420,7 +420,7 @@ class Shard:
         if logged.entries:
             self._written_records += len(logged.entries)
             self._written_bytes += logged.size_bytes
-            self._measures.single_size.observe_all([each.length for each in logged.entries])
+            self._measures.sizes["single"].observe_all([each.length for each in logged.entries])
             self.filer.logged(logged.entries)
         self.sorted_on()
         kept_ts = self.filer.kept_ts

@@ -19,6 +19,7 @@ from msgspec import Meta
 from binlogd import __version__
 from binlogd.serving.answers import REF, LookUp, Reply, Trouble, component_schemas
 from binlogd.serving.routes.guard import INSIDE
+from binlogd.serving.routes.profiling import GO_ONLY
 from binlogd.snapshot.export_queue import ExportJob
 from binlogd.status import PARTLY, NodeEntry, Status, Ts
 from binlogd.upstream.store import SkipEntry
@@ -136,7 +137,6 @@ _FAULT = _json("A fault of binlogd's own; the log has it", Reply, 500)
 _NO_EXPORTS = _or({503: "This service does none"})
 _JS = _text("JavaScript", "text/javascript")
 _SCRIPTS = ("page", "dom", "words", "chart", "lookup", "acting")
-_GO = ("allocs", "block", "heap", "mutex", "symbol", "threadcreate", "trace")
 _OF_GO = _text("A profile of a Go program, and not here", code=501)
 _EVENTS = "`past`: the samples of the last minutes; then `now`, once a second"
 
@@ -239,7 +239,7 @@ _PROFILES = (
         | _text("Another is being taken", code=503),
         {"seconds": "For how long"},
     ),
-    *(Route(f"/debug/pprof/{name}", "Go's own", _OF_GO) for name in _GO),
+    *(Route(f"/debug/pprof/{name}", "Go's own", _OF_GO) for name in GO_ONLY),
     Route("/debug/metrics", "Go's own", _OF_GO),
 )
 ROUTES: Mapping[str, Sequence[Route]] = {

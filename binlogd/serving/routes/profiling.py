@@ -23,7 +23,7 @@ profile      samples of every thread's stack: ?seconds=10, up to 60; a line is a
 
 allocs, block, heap, mutex, symbol, threadcreate and trace are Go's own and not here.
 """
-_GO_ONLY = ("allocs", "block", "heap", "mutex", "symbol", "threadcreate", "trace")
+GO_ONLY = ("allocs", "block", "heap", "mutex", "symbol", "threadcreate", "trace")
 
 
 def add_profiling(router: web.UrlDispatcher) -> None:
@@ -32,7 +32,7 @@ def add_profiling(router: web.UrlDispatcher) -> None:
     router.add_get("/debug/pprof/cmdline", _command_line)
     router.add_get("/debug/pprof/goroutine", _stacks)
     router.add_get("/debug/pprof/profile", _Profiler().profile)
-    for name in _GO_ONLY:
+    for name in GO_ONLY:
         router.add_get(f"/debug/pprof/{name}", _not_here)
     router.add_get("/debug/metrics", _not_here)
 
