@@ -42,8 +42,6 @@ SLOWEST_FIRST = ("tests/integration/spark", "tests/e2e", "tests/integration", "t
 """Directories; what lies elsewhere comes last."""
 ONE_WORKER = frozenset({"spark", "kafka", "mysql"})
 """Fixtures that take seconds of both cores to start: all of their tests go to one worker."""
-ONE_WORKER_A_FILE = frozenset({"site", "conversation", "browser"})
-"""Fixtures of a file that take as long: no two workers make them both."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if ONE_WORKER & _fixtures(item):
             item.add_marker(pytest.mark.xdist_group("servers"))
-        elif ONE_WORKER_A_FILE & _fixtures(item):
+        elif _shares_with_its_file(item):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=rank)
 
@@ -91,6 +89,12 @@ def _fixtures(item: pytest.Item) -> set[str]:
     if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
         names |= {each for each in item.callspec.params.values() if isinstance(each, str)}
     return names
+
+
+def _shares_with_its_file(item: pytest.Item) -> bool:
+    """Whether something is made once for the tests of its file: no two workers make it both."""
+    made = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    return any(each[-1].scope == "module" for each in made.values())
 
 
 @pytest.hookimpl(wrapper=True)
