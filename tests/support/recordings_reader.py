@@ -328,6 +328,7 @@ def connect(host: str, port: int, user: str = "root", password: str = "") -> Any
         use_unicode=False,
         conv={},
         autocommit=True,
+        ssl_disabled=True,  # or the authorities of the whole world are read for each connection
     )
     _query(connection, "SET time_zone = '+00:00', sql_mode = ''")
     return connection

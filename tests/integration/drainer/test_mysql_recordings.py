@@ -205,7 +205,7 @@ async def test_the_user_of_the_grants_that_are_shipped_is_enough(
     ours = {"host": "127.0.0.1", "port": mariadb.port, "user": "binlogd", "password": "of its own"}
     with (
         closing(mariadb.connect()),  # of another user
-        closing(pymysql.connect(**ours)) as session,
+        closing(pymysql.connect(**ours, ssl_disabled=True)) as session,
         session.cursor() as cursor,
     ):
         for question in SEEN_WITH_THE_GRANTS:
