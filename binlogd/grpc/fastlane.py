@@ -414,7 +414,7 @@ class FastLaneProtocol(GrpcProtocol):
         if answers:
             self._transport.write(b"".join(answers))
         if self._is_leaving:
-            self._close_if_idle()
+            self.close_if_idle()
 
     def _unblock(self) -> None:
         blocked = list(self._calls.blocked.values())
@@ -439,7 +439,7 @@ class FastLaneProtocol(GrpcProtocol):
             calls.freed += call.size - call.returned
             self._give_back()
         if self._is_leaving:
-            self._close_if_idle()
+            self.close_if_idle()
 
     def _give_back(self) -> None:
         if self._calls.freed >= self._limits.connection_window_bytes // 4:

@@ -387,7 +387,7 @@ class _Processor(EventsProcessor):
 
         def released() -> None:
             release()
-            self._owner.stream_gone()
+            self._owner.close_if_idle()
 
         return released
 
@@ -487,10 +487,6 @@ class GrpcProtocol(H2Protocol):
         if self._resets > _RESETS_MAX:
             raise TooManyResets(f"{_RESETS_MAX} calls were given up at once")
 
-    def stream_gone(self) -> None:
-        """A call of grpclib's is over."""
-        self._close_if_idle()
-
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forgets it."""
         if self._idle_timer is not None:
@@ -529,7 +525,7 @@ class GrpcProtocol(H2Protocol):
                 self._peer_leaves(event)
             elif isinstance(event, PingAckReceived) and event.ping_data == _LAST_PING:
                 self._may_close = True
-                self._close_if_idle()
+                self.close_if_idle()
             elif not isinstance(event, UnknownFrameReceived):
                 self.processor.process(event)
         if not self._transport.is_closing():
@@ -567,9 +563,10 @@ class GrpcProtocol(H2Protocol):
             self.processor.process(event)
         else:
             self._is_leaving = self._may_close = True
-            self._close_if_idle()
+            self.close_if_idle()
 
-    def _close_if_idle(self) -> None:
+    def close_if_idle(self) -> None:
+        """A call is over, or both sides have heard that one leaves: ends it if it was the last."""
         if self._may_close and self._is_leaving and self.is_idle:
             if not self._transport.is_closing():
                 last = self._h2.highest_inbound_stream_id

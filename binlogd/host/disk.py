@@ -152,24 +152,16 @@ class PosixAppendFile:
     ) -> None:
         self._hop = hop
         self._descriptor = descriptor
-        self._size = size
-        self._last_sync_s = 0.0
-        self._in_use = threading.Lock()  # a cancelled caller leaves its thread writing
-
-    @property
-    def size(self) -> int:
+        self.size = size
         """Bytes up to the end of the last append that succeeded."""
-        return self._size
-
-    @property
-    def last_sync_s(self) -> float:
-        """How long the last append waited for its sync, in seconds."""
-        return self._last_sync_s
+        self.last_sync_s = 0.0
+        """How long the last append waited for its sync."""
+        self._in_use = threading.Lock()  # a cancelled caller leaves its thread writing
 
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
         """Writes the parts and, with `sync`, calls fdatasync, in one hop."""
         await self._hop(lambda: self._append(parts, sync=sync))
-        self._size += sum(map(len, parts))
+        self.size += sum(map(len, parts))
 
     async def close(self) -> None:
         """Closes the descriptor; an error on close says nothing that a sync did not."""
@@ -184,7 +176,7 @@ class PosixAppendFile:
             if sync:
                 begin_s = time.perf_counter()
                 os.fdatasync(self._descriptor)
-                self._last_sync_s = time.perf_counter() - begin_s
+                self.last_sync_s = time.perf_counter() - begin_s
 
     def _close(self) -> None:
         with self._in_use:

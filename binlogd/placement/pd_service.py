@@ -79,14 +79,6 @@ class AdvertisedAddress:
     """`http://host:port` at the advertised address."""
 
 
-@dataclass(frozen=True, slots=True)
-class PdStatistics:
-    """Counters since the start."""
-
-    timestamps: int
-    members_asked: int
-
-
 class _SafePoint(msgspec.Struct):
     service_id: str
     expired_at: int
@@ -111,7 +103,8 @@ class PdService:
         self._place, self._cluster, self._tso = place, cluster, tso
         self._keyspace, self._clock, self._streams = keyspace, clock, streams
         self._newest = newest
-        self._timestamps = self._members_asked = 0
+        self.timestamps = self.members_asked = 0
+        """How many were handed out, and how often somebody looked for PD, since the start."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`; those that keep settings are in
@@ -145,15 +138,11 @@ class PdService:
         """Until then whoever knows the id is answered by it."""
         return self._cluster.cluster_id is not None
 
-    def statistics(self) -> PdStatistics:
-        """Counters; cheap."""
-        return PdStatistics(self._timestamps, self._members_asked)
-
     # --- members and time ------------------------------------------------------------------
 
     async def _members(self, _: GetMembersRequest) -> GetMembersResponse:
         """Whoever asks does not know the cluster's id yet, so it is not compared."""
-        self._members_asked += 1
+        self.members_asked += 1
         cluster_id = self.cluster_id
         member = Member(
             name=self._place.name,
@@ -192,7 +181,7 @@ class PdService:
             raise GRPCError(Status.UNKNOWN, "tso count should be positive, and at most 262144")
         self._tso.observe(self._newest())
         last = await self._tso.take(request.count)
-        self._timestamps += request.count
+        self.timestamps += request.count
         timestamp = Timestamp(physical=physical_ms(last), logical=logical(last))
         return TsoResponse(header=header, count=request.count, timestamp=timestamp)
 

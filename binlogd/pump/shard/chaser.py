@@ -28,17 +28,19 @@ class Tail:
 
     def __init__(self, entries_max: int) -> None:
         self._entries: deque[Entry] = deque(maxlen=entries_max)
-        self._appended = 0
-        self._filed = 0
+        self.appended = 0
+        """Records given so far; the sequence number of the next one."""
+        self.filed_count = 0
+        """Records filed so far."""
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Takes what was logged, in the order of the log."""
         self._entries.extend(entries)
-        self._appended += len(entries)
+        self.appended += len(entries)
 
     def waiting(self) -> int:
         """How many records are not filed yet, in the queue or fallen out of it."""
-        return self._appended - self._filed
+        return self.appended - self.filed_count
 
     def missing(self) -> int:
         """How many of them must be read from the log before the queue goes on."""
@@ -55,20 +57,10 @@ class Tail:
         Records may have fallen out while they were being filed, so the queue is cut to what is
         still waiting.
         """
-        self._filed += count
-        assert self._filed <= self._appended
+        self.filed_count += count
+        assert self.filed_count <= self.appended
         while len(self._entries) > self.waiting():
             self._entries.popleft()
-
-    @property
-    def appended(self) -> int:
-        """Records given so far; the sequence number of the next one."""
-        return self._appended
-
-    @property
-    def filed_count(self) -> int:
-        """Records filed so far."""
-        return self._filed
 
 
 @dataclass(frozen=True, slots=True)
