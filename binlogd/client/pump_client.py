@@ -202,15 +202,11 @@ class RemoteSource:
         tls: ClientTls | None = None,
     ) -> None:
         self._tls = tls
-        self._name = name
+        self.name = name
+        """For logs and status."""
         self._host, self._port = host, port
         self._cluster_id = cluster_id
         self._limits = limits or ClientLimits()
-
-    @property
-    def name(self) -> str:
-        """For logs and status."""
-        return self._name
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """Binlogs with commit_ts > after, as they arrive; first an empty batch, as soon as the
@@ -233,7 +229,7 @@ class RemoteSource:
         except GRPCError as error:
             said = self._said(f"{error.status.name}: {error.message}")
             if error.status is Status.DATA_LOSS:
-                raise MissedCommit(said, late_commits_in(said, self._name)) from error
+                raise MissedCommit(said, late_commits_in(said, self.name)) from error
             raise PumpUnavailable(said) from error
         except NO_ANSWER as error:
             raise PumpUnavailable(self._said(str(error) or type(error).__name__)) from error

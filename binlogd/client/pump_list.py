@@ -77,11 +77,7 @@ class Observed:
 
     def __init__(self, source: RemoteSource, horizon: Horizon) -> None:
         self._source, self._horizon = source, horizon
-
-    @property
-    def name(self) -> str:
-        """See BinlogSource."""
-        return self._source.name
+        self.name = source.name
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """See BinlogSource. Raises PromiseAhead."""

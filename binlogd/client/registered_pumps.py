@@ -61,12 +61,8 @@ class RegisteredPumps:
         self._taken_in: Set[str] = frozenset()
         self._turn = asyncio.Event()
         self._known: dict[str, tuple[str, BinlogSource]] = {}
-        self._trouble = ""
-
-    @property
-    def trouble(self) -> str:
+        self.trouble = ""
         """Why the registry cannot tell who is there; "" when it can."""
-        return self._trouble
 
     async def refresh(self) -> None:
         """Returns when every Pump that is registered by now is in the merge, or will be in the next
@@ -107,18 +103,18 @@ class RegisteredPumps:
             try:
                 async with aclosing(self._registry.watch(PUMPS)) as lists:
                     async for nodes in lists:
-                        if self._trouble:
+                        if self.trouble:
                             log.info("registry_reached")
-                            self._trouble = ""
+                            self.trouble = ""
                         yield nodes
             except UpstreamUnavailable as error:
-                if not self._trouble:
+                if not self.trouble:
                     log.warning(
                         "registry_unreachable",
                         cause=str(error),
                         consequence="the pumps that are known are pulled",
                     )
-                self._trouble = str(error)
+                self.trouble = str(error)
             await asyncio.sleep(RETRY_S)
 
     def _have_turn(self, taken_in: Set[str]) -> None:
@@ -165,18 +161,13 @@ class _Unreachable:
     """A Pump whose entry names no address."""
 
     def __init__(self, name: str, host: str) -> None:
-        self._name, self._host = name, host
-
-    @property
-    def name(self) -> str:
-        """See BinlogSource."""
-        return self._name
+        self.name, self._host = name, host
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """See BinlogSource. Raises PumpUnavailable."""
         raise PumpUnavailable(
-            f'pump {self._name}: the registry says that it is at "{self._host}", which is no'
+            f'pump {self.name}: the registry says that it is at "{self._host}", which is no'
             " host:port; give that Pump an advertise-addr, or, if it is gone for good,"
-            f" `binlogd nodes {self._name} --mark offline`"
+            f" `binlogd nodes {self.name} --mark offline`"
         )
         yield  # makes this a stream

@@ -195,7 +195,7 @@ async def test_two_go_pumps_are_merged_into_the_order_of_one() -> None:
     ]
     last = min(codec.decode_pull_answer(share[-1]).commit_ts for share in shares)
     async with go_pump(shares[0]) as (_, first), go_pump(shares[1]) as (_, second):
-        second._name = "pump1"
+        second.name = "pump1"
         found: list[CommittedBinlog] = []
         async with asyncio.timeout(120), merged([first, second], NO_TS) as stream:
             async for batch in stream:

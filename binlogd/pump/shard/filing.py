@@ -100,7 +100,8 @@ class Filer:
         self.remade_count = 0
         self._remade = remade
         self._log = value_log
-        self._marks = marks
+        self.marks = marks
+        """As they will be saved next."""
         self._saved = marks
         self._options = options
         self._tail = Tail(options.queue_max)
@@ -162,7 +163,7 @@ class Filer:
     def advanced(self, watermark: Tso, handle: ValuePointer) -> None:
         """How the sorter stands after everything logged so far."""
         if self._tail.waiting() == 0:
-            self._reach(replace(self._marks, max_commit_ts=watermark, handle=handle))
+            self._reach(replace(self.marks, max_commit_ts=watermark, handle=handle))
             return
         snapshots = self._snapshots
         if snapshots and snapshots[-1].records == self._tail.appended:
@@ -194,11 +195,6 @@ class Filer:
         self._work.set()
 
     @property
-    def marks(self) -> Marks:
-        """As they will be saved next."""
-        return self._marks
-
-    @property
     def resume(self) -> ValuePointer:
         """Where a restart would begin to scan, by what is saved now."""
         return min(self._saved.head, self._saved.handle)
@@ -210,7 +206,7 @@ class Filer:
             forgotten = replace(self._saved, **gone)
             await self.index.forget_segments(fids, marks=forgotten)
             self._saved = forgotten
-            self._marks = replace(self._marks, **gone)
+            self.marks = replace(self.marks, **gone)
 
     async def resolve_late(self, commit_tss: Collection[Tso]) -> None:
         """These late commits are dealt with. Raises IndexUnavailable or CorruptIndex."""
@@ -300,7 +296,7 @@ class Filer:
         begin_s = self._batch_since_s = asyncio.get_running_loop().time()
         if self._tail.missing():
             if self._chaser.missed():
-                log.warning("slow_chaser_turned_on", unread=self._marks.head)
+                log.warning("slow_chaser_turned_on", unread=self.marks.head)
             entries = await self._from_log(self._tail.missing())
             self._chaser.read(len(entries))
             read_s = asyncio.get_running_loop().time() - begin_s
@@ -314,7 +310,7 @@ class Filer:
         took_s = asyncio.get_running_loop().time() - begin_s
         is_behind = self._tail.missing() or self._tail.waiting() > self._options.batch_max
         if not is_behind and self._chaser.caught_up(took_s=took_s):
-            log.info("slow_chaser_turned_off", filed=self._marks.head)
+            log.info("slow_chaser_turned_off", filed=self.marks.head)
         return True
 
     async def _put(self, entries: Sequence[Entry]) -> bool:
@@ -342,7 +338,7 @@ class Filer:
 
     async def _save(self, entries: Sequence[Entry]) -> None:
         async with self._saving:
-            marks = self._marks
+            marks = self.marks
             filed = self._tail.filed_count + len(entries)
             reached: Snapshot | None = None
             for snapshot in self._snapshots:
@@ -427,8 +423,8 @@ class Filer:
 
     def _reach(self, marks: Marks) -> None:
         was_dirty = self._is_dirty()
-        known = self._marks  # a witness may have moved it while rows were on their way
-        self._marks = replace(
+        known = self.marks  # a witness may have moved it while rows were on their way
+        self.marks = replace(
             known,
             head=max(known.head, marks.head),
             handle=max(known.handle, marks.handle),
@@ -441,13 +437,13 @@ class Filer:
             self._work.set()
 
     def _is_dirty(self) -> bool:
-        return self._marks != self._saved or bool(self._owed or self._log.changed())
+        return self.marks != self._saved or bool(self._owed or self._log.changed())
 
     async def _from_log(self, limit: int) -> list[Entry]:
         """The next records to file, read from the log: at most a few megabytes of them."""
         failures = 0
         while True:  # ends with the records, or after some failures
-            records = self._log.scan(self._marks.head)
+            records = self._log.scan(self.marks.head)
             try:
                 batch = await anext(records)  # there is one: what was acknowledged is in the log
                 return [entry_of(*each, self._log.path) for each in batch[:limit]]
@@ -485,4 +481,4 @@ class Filer:
     def _look_at_the_clock(self, now_s: float) -> None:
         since_s = self._batch_since_s
         if since_s is not None and self._chaser.stalled(waited_s=now_s - since_s):
-            log.warning("slow_chaser_turned_on", unread=self._marks.head)
+            log.warning("slow_chaser_turned_on", unread=self.marks.head)

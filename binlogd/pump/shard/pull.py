@@ -45,11 +45,6 @@ class PullOptions:
     bytes_max: int = 4 << 20
     skip_orphans: bool = False
 
-    @property
-    def large_bytes(self) -> int:
-        """Above it a binlog comes alone."""
-        return 2 * self.bytes_max
-
 
 class ShardSource:
     """A `BinlogSource` over one shard; any number of pulls, each on its own.
@@ -59,14 +54,10 @@ class ShardSource:
 
     def __init__(self, shard: Shard, options: PullOptions, room: Budget) -> None:
         self._shard = shard
+        self.name = shard.name
         self._options = options
-        self._large_bytes = options.large_bytes
+        self._large_bytes = 2 * options.bytes_max  # above it a binlog comes alone
         self._room = room
-
-    @property
-    def name(self) -> str:
-        """The shard's name."""
-        return self._shard.name
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """Binlogs with commit_ts > after; 0 means from the oldest that is there.

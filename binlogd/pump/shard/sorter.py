@@ -53,7 +53,8 @@ class Sorter:
         self._believes_rollbacks = believes_rollbacks
         self._doubted: dict[Tso, Open] = {}
         self._open: dict[Tso, Open] = {}
-        self._first: Open | None = None
+        self.oldest: Open | None = None
+        """The prewrite that holds the watermark, if one does."""
         self._last: Open | None = None
         self._outcomes: dict[Tso, Place | None] = {}  # behind a Rollback, with its prewrite's place
         self._outcomes_kept = outcomes_kept
@@ -69,7 +70,7 @@ class Sorter:
         last = self._last
         opened = Open(start_ts, place, now_s, last)
         if last is None:
-            self._first = opened
+            self.oldest = opened
         else:
             last.behind = opened
         self._last = opened
@@ -114,7 +115,7 @@ class Sorter:
         else:
             behind.before = before
         if before is None:
-            self._first = behind
+            self.oldest = behind
             if settled.high > self.watermark:
                 self.watermark = settled.high
         else:
@@ -132,14 +133,9 @@ class Sorter:
         """Whether this prewrite waits for its outcome."""
         return start_ts in self._open
 
-    @property
-    def oldest(self) -> Open | None:
-        """The prewrite that holds the watermark, if one does."""
-        return self._first
-
     def waiting_since(self, before_s: float) -> Iterator[Open]:
         """The open prewrites that came before `before_s`, oldest first."""
-        opened = self._first
+        opened = self.oldest
         while opened is not None and opened.since_s <= before_s:
             yield opened
             opened = opened.behind
