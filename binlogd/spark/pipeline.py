@@ -36,6 +36,7 @@ from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
+from binlogd.spark.lake.rows import PIECE_BYTES
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
 from binlogd.spark.late import in_doubt, late_rows, newest_version
@@ -46,6 +47,7 @@ from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
+_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +179,9 @@ class LakeTarget:
     def _merge(
         self, rows: DataFrame, batch: LakeBatch, heads: dict[int, LakeTable]
     ) -> list[moving.Merged]:
-        """One merge a table, side by side."""
+        """Keys are decoded wherever they are, and merged by one task a table, side by side."""
         lake = self.lake
+        rows.sparkSession.conf.set(_BATCH_BYTES, str(PIECE_BYTES))
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             done = [msgspec.json.encode(each) for each in moving.merge(lake, heads, batch, batches)]
@@ -186,6 +189,9 @@ class LakeTarget:
 
         found = (
             winners(moved(rows, batch.moves), list(batch.after))
+            .mapInArrow(partial(moving.decode, batch), "table_id BIGINT, puts BINARY, gone BINARY")
+            .repartition("table_id")
+            .sortWithinPartitions("table_id")
             .mapInArrow(merge, "merged BINARY")
             .collect()
         )
@@ -221,7 +227,7 @@ def moved(rows: DataFrame, moves: Moves) -> DataFrame:
 
 
 def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:
-    """The last change of each key of these tables; all of a table in one partition, together."""
+    """The last change of each key of these tables; those of a table in a partition are together."""
     newest_first = Window.partitionBy("table_id", "key").orderBy(F.desc("commit_ts"), F.desc("seq"))
     return (
         rows.where("ddl_job_id = 0")
@@ -229,7 +235,6 @@ def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:
         .withColumn("newest", F.row_number().over(newest_first))
         .where("newest = 1")
         .select("table_id", "op", "schema_version", "key", "row", "commit_ts")
-        .repartition("table_id")
         .sortWithinPartitions("table_id", "key")
     )
 

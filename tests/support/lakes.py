@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from binlogd.spark.lake import moving
 from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.preparing import prepare
+from binlogd.spark.lake.rows import PACKETS
 from binlogd.spark.late import in_doubt, late_rows, newest_version
 from binlogd.spark.pipeline import Range
 from binlogd.spark.plan import LakeState, planned, schema_before
@@ -81,7 +83,11 @@ class Pipeline:
         winners = self._winners(
             moved.sort_by([("commit_ts", "ascending"), ("seq", "ascending")]), set(batch.after)
         )
-        for merged in moving.merge(self._lake, heads, batch, winners):
+        packets = pa.Table.from_batches(
+            [each for part in winners for each in moving.decode(batch, part)], PACKETS
+        )
+        by_table = packets.sort_by("table_id").to_batches(max_chunksize=1)
+        for merged in moving.merge(self._lake, heads, batch, by_table):
             heads[merged.head.table_id] = merged.head
             step()
         moving.finish(self._lake, batch, heads, doubts)
@@ -94,11 +100,14 @@ class Pipeline:
         return pa.Table.from_batches(batches)
 
     @staticmethod
-    def _winners(rows: pa.Table, table_ids: set[int]) -> Iterator[pa.RecordBatch]:
+    def _winners(rows: pa.Table, table_ids: set[int]) -> Iterator[list[pa.RecordBatch]]:
+        """In two partitions, as their keys tell."""
         last = {(each["table_id"], each["key"]): each for each in rows.to_pylist()}
         kept = [each for each in last.values() if each["table_id"] in table_ids]
         kept.sort(key=lambda each: each["table_id"])
-        yield from pa.Table.from_pylist(kept, rows.schema).to_batches()
+        for number in range(2):
+            part = [each for each in kept if crc32(each["key"]) % 2 == number]
+            yield pa.Table.from_pylist(part, rows.schema).to_batches()
 
 
 def moments(logged: Logged, parts: int) -> list[int]:

@@ -4,7 +4,8 @@
     check(now, batch)                       before anything is touched
     heads = prepare(lake, now, batch)       tables that are new, new columns, rows that DDL moved;
                                             by the driver (`preparing`)
-    ... merge(lake, heads, batch, rows)     what the changed keys hold; by workers, table by table
+    ... decode(batch, rows)                 what the changed keys hold; by workers, key by key
+    ... merge(lake, heads, batch, packets)  puts it there; by workers, table by table
     finish(lake, batch, heads)              one write makes it hold
 
 `heads` are the versions that a batch has come to, table by table.
@@ -34,7 +35,14 @@ from binlogd.spark.lake.manifest import (
     placed_of,
 )
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import KeyChanges, by_table, decoded, lake_schema
+from binlogd.spark.lake.rows import (
+    KeyChanges,
+    changes_by_table,
+    decoded,
+    lake_schema,
+    packed,
+    winners_by_table,
+)
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
@@ -124,19 +132,32 @@ def check(now: LakeTables, batch: LakeBatch, *, is_first: bool) -> None:
         )
 
 
-def merge(
-    lake: Lake, heads: Heads, batch: LakeBatch, batches: Iterable[pa.RecordBatch]
-) -> Iterator[Merged]:
-    """Puts the winners of some tables in place; they come sorted by table, with all of a table.
+def decode(batch: LakeBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Winners of some keys of tables as `PACKETS` of what their columns hold; they come sorted by
+    table. Raises PipelineStopped, UnreadableRow."""
+    schemas: SchemaTracker | None = None
+    for table_id, pieces in winners_by_table(batches):
+        schemas = schemas or SchemaTracker.from_snapshot(batch.tracker)
+        plan = batch.after[table_id]
+        try:
+            for changes in decoded(plan, schemas, pieces, batch.types):
+                yield packed(table_id, changes)
+        except pa.ArrowInvalid as error:
+            raise PipelineStopped(f"{label(plan)}: {error}") from error
 
-    Raises PipelineStopped, UnreadableRow.
+
+def merge(
+    lake: Lake, heads: Heads, batch: LakeBatch, packets: Iterable[pa.RecordBatch]
+) -> Iterator[Merged]:
+    """Puts the changes of some tables in place; they come sorted by table, with all of a table.
+
+    Raises PipelineStopped.
     """
-    schemas = SchemaTracker.from_snapshot(batch.tracker)
     with closing(lake.kind()) as kind:
-        for table_id, pieces in by_table(batches):
+        for table_id, pieces in changes_by_table(packets):
             plan, counts = batch.after[table_id], [0, 0]
             schema = lake_schema(plan, batch.types)
-            changes = _counted(decoded(plan, schemas, pieces, batch.types), counts)
+            changes = _counted(pieces, counts)
             try:
                 head = kind.merge(heads[table_id], schema, changes, batch.end)
             except (LakeFailed, pa.ArrowInvalid) as error:

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import groupby
+from operator import itemgetter
 
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.log.vectors import arrow_stream
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.built_on import ColumnSource, traced
 from binlogd.snapshot.tables.catalog import TablePlan
@@ -32,6 +34,11 @@ KEY_ID = 2_000_000_000
 PIECE_BYTES = 64 << 20
 PIECE_ROWS = 250_000
 """Of changes that are in memory together: whichever comes first."""
+PACKET_BYTES = 8 << 20
+PACKET_ROWS = 32_768
+"""Of changes that are decoded together, and travel so: whichever comes first."""
+PACKETS = pa.schema([("table_id", pa.int64()), ("puts", pa.binary()), ("gone", pa.binary())])
+"""`KeyChanges` of a table, each of its parts as an Arrow stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +107,11 @@ _Winner = tuple[int, int, int, bytes, bytes, int]
 _NAMES = ("table_id", "op", "schema_version", "key", "row", "commit_ts")
 
 
-def by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[list[_Winner]]]]:
-    """Winners that come sorted by table: each table with its winners, some at a time. What is not
-    asked for of a table is passed over."""
-    pieces = _pieces(batches)
-    first = next(pieces, None)
-    while first is not None:  # ends with the batches
-        table_id = first[0][0]
-        rest: list[list[_Winner]] = []
-
-        def of_table(begin: list[_Winner], rest: list[list[_Winner]]) -> Iterator[list[_Winner]]:
-            for piece in chain((begin,), pieces):
-                if piece[0][0] != begin[0][0]:
-                    rest.append(piece)
-                    return
-                yield piece
-
-        mine = of_table(first, rest)
-        yield table_id, mine
-        for _ in mine:
-            pass
-        first = rest[0] if rest else None
+def winners_by_table(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[int, Iterator[list[_Winner]]]]:
+    """Winners that come sorted by table: each table with its winners, some at a time."""
+    return groupby(_pieces(batches), key=lambda piece: piece[0][0])
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[_Winner]]:
@@ -131,7 +122,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[_Winner]]:
         columns = [batch.column(name).to_pylist() for name in _NAMES]
         winner: _Winner
         for winner in zip(*columns, strict=True):
-            is_full = len(held) >= PIECE_ROWS or size >= PIECE_BYTES
+            is_full = len(held) >= PACKET_ROWS or size >= PACKET_BYTES
             if held and (is_full or held[0][0] != winner[0]):
                 yield held
                 held, size = [], 0
@@ -180,3 +171,37 @@ def _values(
         for column, into in zip(columns, values, strict=True):
             into.append(found.get(column.column.id))
     return values
+
+
+# --- changes that travel -----------------------------------------------------------------------
+
+
+def packed(table_id: int, changes: KeyChanges) -> pa.RecordBatch:
+    """One of `PACKETS`."""
+    gone = pa.RecordBatch.from_arrays([changes.gone], ["gone"])
+    puts = pa.RecordBatch.from_struct_array(changes.puts.to_struct_array().combine_chunks())
+    parts = [[table_id], [arrow_stream(puts)], [arrow_stream(gone)]]
+    return pa.RecordBatch.from_arrays(list(map(pa.array, parts, PACKETS.types)), schema=PACKETS)
+
+
+def changes_by_table(
+    packets: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[int, Iterator[KeyChanges]]]:
+    """Packets that come sorted by table: each table with its changes, as many at a time as may be
+    in memory together."""
+    rows = (row for each in packets for row in zip(*map(pa.Array.to_pylist, each), strict=True))
+    for table_id, mine in groupby(rows, key=itemgetter(0)):
+        yield table_id, _together(mine)
+
+
+def _together(packets: Iterable[tuple[int, bytes, bytes]]) -> Iterator[KeyChanges]:
+    puts, gone, rows, size = list[pa.Table](), list[pa.Array](), 0, 0
+    for _, put, went in packets:
+        puts.append(pa.ipc.open_stream(put).read_all())
+        gone.append(pa.ipc.open_stream(went).read_all()["gone"].combine_chunks())
+        rows, size = rows + len(puts[-1]) + len(gone[-1]), size + len(put) + len(went)
+        if rows >= PIECE_ROWS or size >= PIECE_BYTES:
+            yield KeyChanges(pa.concat_tables(puts), pa.concat_arrays(gone))
+            puts, gone, rows, size = [], [], 0, 0
+    if puts:
+        yield KeyChanges(pa.concat_tables(puts), pa.concat_arrays(gone))
