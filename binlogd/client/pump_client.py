@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,7 +191,7 @@ async def _unary(channel: Channel, message: bytes) -> str:
 class RemoteSource:
     """A BinlogSource: what another Pump serves at PullBinlogs."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - where it is, and who listens
         self,
         name: str,
         host: str,
@@ -200,8 +200,10 @@ class RemoteSource:
         cluster_id: int,
         limits: ClientLimits | None = None,
         tls: ClientTls | None = None,
+        observe: Callable[[str, Pulled], None] | None = None,
     ) -> None:
-        self._tls = tls
+        """`observe` is told the name and each batch before anybody has it, and may refuse it."""
+        self._tls, self._observe = tls, observe
         self.name = name
         """For logs and status."""
         self._host, self._port = host, port
@@ -213,17 +215,17 @@ class RemoteSource:
         Pump has answered, which may have nothing to tell for a long time.
 
         Raises PumpUnavailable when the stream ends, Corrupt when it makes no sense, MissedCommit
-        when a commit came that lies behind what was pulled.
+        when a commit came that lies behind what was pulled, and what `observe` raises.
         """
         channel = PlainChannel(self._host, self._port, self._tls)
         try:
             async with aclosing(self._messages(channel, after)) as batches:
                 async for messages in batches:
-                    if not messages:
-                        yield Pulled((), after)
-                        continue
                     binlogs = [codec.decode_pull_answer(message) for message in messages]
-                    yield Pulled(binlogs, binlogs[-1].commit_ts)
+                    pulled = Pulled(binlogs or (), binlogs[-1].commit_ts if binlogs else after)
+                    if self._observe is not None:
+                        self._observe(self.name, pulled)
+                    yield pulled
         except MalformedBinlog as error:
             raise Corrupt(self._said(str(error))) from error
         except GRPCError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
@@ -39,9 +38,12 @@ class PumpList:
         """See Sources."""
         cluster_id = await self._cluster_id()
         others = [
-            Observed(
-                RemoteSource(shown_address(each), *each, cluster_id=cluster_id, tls=self._tls),
-                self._horizon,
+            RemoteSource(
+                shown_address(each),
+                *each,
+                cluster_id=cluster_id,
+                tls=self._tls,
+                observe=self._horizon.take,
             )
             for each in self._remote
         ]
@@ -70,18 +72,3 @@ class Horizon:
                     raise PromiseAhead(source, each.start_ts, each.commit_ts, horizon_ms)
         self._newest = max(self._newest, pulled.resolved_ts)
         self._observe(pulled.resolved_ts)
-
-
-class Observed:
-    """A remote source whose promises are passed on, as far as they are believed."""
-
-    def __init__(self, source: RemoteSource, horizon: Horizon) -> None:
-        self._source, self._horizon = source, horizon
-        self.name = source.name
-
-    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
-        """See BinlogSource. Raises PromiseAhead."""
-        async with aclosing(self._source.pull(after)) as batches:
-            async for pulled in batches:
-                self._horizon.take(self.name, pulled)
-                yield pulled

@@ -21,7 +21,7 @@ import structlog
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
-from binlogd.client.pump_list import Horizon, Observed
+from binlogd.client.pump_list import Horizon
 from binlogd.errors import PumpUnavailable, UpstreamUnavailable
 from binlogd.host.tls import ClientTls
 from binlogd.ports import BinlogSource, Member, NodeStatus, Registry, SourceState
@@ -151,8 +151,13 @@ class RegisteredPumps:
             log.warning("pump_entry_unusable", pump=node.node_id, host=node.host)
             source = _Unreachable(node.node_id, node.host)
         else:
-            remote = RemoteSource(node.node_id, *address, cluster_id=cluster_id, tls=self._tls)
-            source = Observed(remote, self._horizon)
+            source = RemoteSource(
+                node.node_id,
+                *address,
+                cluster_id=cluster_id,
+                tls=self._tls,
+                observe=self._horizon.take,
+            )
         self._known[node.node_id] = node.host, source
         return source
 
