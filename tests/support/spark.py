@@ -6,11 +6,12 @@ import itertools
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -29,6 +30,7 @@ from binlogd.snapshot.spec import (
     TypeOptions,
 )
 from binlogd.tso import NO_TS, Tso
+from tests.support import two_executors
 from tests.support.tried import library, tried
 
 ROOT = Path(__file__).parents[2]
@@ -41,19 +43,27 @@ class WarmSpark:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._numbers = itertools.count()
-        scratch = directory / "scratch"
-        scratch.mkdir()
-        self._spark = session(SessionSpec(scratch=str(scratch)), EXPORT_SETTINGS)
-        virtual_machine = self._spark.sparkContext._jvm
-        assert virtual_machine is not None
-        self._java = str(virtual_machine.System.getProperty("java.version"))
+        self._local: SparkSession | None = None
+        (directory / "scratch").mkdir()
 
     @property
     def spark(self) -> SparkSession:
-        """The session itself."""
-        library("pyspark")
-        tried("Java, under Spark", self._java)
-        return self._spark
+        """The session itself, which begins when it is asked for."""
+        if self._local is None:
+            self._local = self._session({})
+        return _told(self._local)
+
+    @contextmanager
+    def on_two_executors(self, more: Mapping[str, str]) -> Iterator[SparkSession]:
+        """One on two executors in its place, in the same JVM, with settings more."""
+        self.stop()
+        session = self._session({**two_executors.SETTINGS, **more})
+        work = Path(pyspark.__file__).parent / "work" / session.sparkContext.applicationId
+        try:
+            yield _told(session)
+        finally:
+            session.stop()
+            shutil.rmtree(work)
 
     def export(
         self,
@@ -67,7 +77,7 @@ class WarmSpark:
         kind: FileKind = PLAIN_PARQUET,
     ) -> Path:
         """A published snapshot. Raises what the job raises."""
-        job, staging, out, jobs = self._begun(history)
+        job, staging, out, jobs = self._new_job(history)
         with pinned(data_dir, job) as log_files:
             needs = choice.Needs(as_of, log_files.gone_ts, None, types)
             chosen = choice.choose(str(base or choice.NONE), out, needs)
@@ -93,7 +103,7 @@ class WarmSpark:
 
     def spec(self, data_dir: Path, history: bytes, base: Path | None = None) -> ExportSpec:
         """That of an export with marks, on a base; its input stays pinned."""
-        job, staging, _, jobs = self._begun(history)
+        job, staging, _, jobs = self._new_job(history)
         with pinned(data_dir, job) as log_files:
             return msgspec.structs.replace(
                 self._spec(log_files.segments, jobs, NO_TS, staging),
@@ -115,7 +125,7 @@ class WarmSpark:
         has_before: bool = False,
     ) -> Path:
         """Published changes. Raises what the job raises."""
-        job, staging, out, jobs = self._begun(history)
+        job, staging, out, jobs = self._new_job(history)
         with pinned(data_dir, job) as log_files:
             spec = msgspec.structs.replace(
                 self._spec(log_files.segments, jobs, to_ts, staging),
@@ -127,10 +137,16 @@ class WarmSpark:
         return publish(staging, out, _manifest(report, TYPES))
 
     def stop(self) -> None:
-        """Ends the session; the JVM ends with the tests."""
-        self.spark.stop()
+        """Ends the session, where there is one; the JVM ends with the tests."""
+        if self._local is not None:
+            self._local.stop()
+        self._local = None
 
-    def _begun(self, history: bytes) -> tuple[Path, Path, Path, Path]:
+    def _session(self, more: Mapping[str, str]) -> SparkSession:
+        spec = SessionSpec(scratch=str(self._directory / "scratch"))
+        return session(spec, {**EXPORT_SETTINGS, **more})
+
+    def _new_job(self, history: bytes) -> tuple[Path, Path, Path, Path]:
         """Directories of a new job: its own, what it stages, what is published; its history."""
         job = self._directory / f"job-{next(self._numbers)}"
         staging, out = job / "staging", job / "out"
@@ -155,6 +171,15 @@ class WarmSpark:
             types=TYPES,
             partitions=2,
         )
+
+
+def _told(spark: SparkSession) -> SparkSession:
+    """The test that runs has to do with it."""
+    virtual_machine = spark.sparkContext._jvm
+    assert virtual_machine is not None
+    library("pyspark")
+    tried("Java, under Spark", str(virtual_machine.System.getProperty("java.version")))
+    return spark
 
 
 @contextmanager

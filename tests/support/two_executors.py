@@ -1,47 +1,57 @@
-"""Spark on two executors of one core, each a process: reads an archive, and keeps a lake from it.
+"""Spark on two executors of one core, each a process, of which some are killed while it works.
 
-    python -m tests.support.two_executors ARCHIVE OUT KILLS [CONFIG]
-
-Writes OUT/rows.parquet, what a read of `binlog` gives, and the lake OUT/lake by the pipeline, while
-an executor is killed at the begin of so many stages. With a configuration it keeps the database of
-that instead, and Spark speculates. Prints what happened, as JSON.
+The driver is the process of the tests, so that what a batch has made is held against the model as
+soon as it is published.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
+import math
 import os
 import signal
-import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from random import Random
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
-from binlogd.settings import config
-from binlogd.settings.setup import Setup
+from binlogd.spark import pipeline
 from binlogd.spark.database import DatabaseSink
+from binlogd.spark.lake import moving
+from binlogd.spark.lake.manifest import LakeTables
 from binlogd.spark.lake.moving import Lake
-from binlogd.spark.lake.place import place_of
-from binlogd.spark.pipeline import (
-    DatabaseTarget,
-    LakeTarget,
-    PipelineOptions,
-    PipelineTarget,
-    start,
-)
-from binlogd.spark.request import request
-from binlogd.spark.source import BinlogdSource
+from binlogd.spark.lake.preparing import prepare
+from binlogd.spark.lane_task import LaneDone, LaneWork
+from binlogd.spark.pipeline import LakeTarget, SparkTasks
+from binlogd.tso import Tso
+from tests.support.logged import Logged, check_lake
+from tests.support.mariadb import MariaDb
+from tests.support.model_in_mysql import model_differences
 
-READY_S = 120.0
-STAGES_BETWEEN = 3
-"""Between two kills, so that all phases of batches meet one."""
+FAULT = "kill -9 of one of two executors"
+PATIENCE_S = 120.0
+"""Until executors are there: each starts a JVM."""
 _BACKEND = b"CoarseGrainedExecutorBackend"
+_LOOK_S = 0.005
 
-
+SETTINGS = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "600m",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.task.maxFailures": "20",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE_S:g}s",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.log.level": "ERROR",
+}
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -50,30 +60,6 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "1ms",
 }
 """Of two tasks that of the slower one is run twice, whenever an executor is free."""
-
-
-def made(more: Mapping[str, str]) -> SparkSession:
-    """A session whose two executors are there."""
-    settings = {
-        **more,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "600m",
-        "spark.executor.memory": "600m",
-        "spark.deploy.maxExecutorRetries": "-1",
-        "spark.task.maxFailures": "8",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{READY_S:g}s",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("two")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def executors() -> list[int]:
@@ -99,68 +85,146 @@ def _is_below(pid: int, parents: dict[int, int]) -> bool:
     return False
 
 
-class Killer(threading.Thread):
-    """Kills an executor as stages begin, one and then the other, so many times."""
-
-    def __init__(self, spark: SparkSession, kills: int) -> None:
-        super().__init__(daemon=True)
-        self._tracker, self._kills = spark.sparkContext.statusTracker(), kills
-        self._is_over = threading.Event()
-        self.killed: list[int] = []
-
-    def run(self) -> None:
-        seen: set[int] = set()
-        awaited = 1
-        while len(self.killed) < self._kills and not self._is_over.wait(0.01):
-            seen.update(self._tracker.getActiveStageIds())
-            if len(seen) >= awaited and (found := executors()):
-                victim = found[len(self.killed) % len(found)]
-                os.kill(victim, signal.SIGKILL)
-                self.killed.append(victim)
-                awaited = len(seen) + STAGES_BETWEEN
-
-    def stop(self) -> None:
-        """And wait for its end."""
-        self._is_over.set()
-        self.join()
+def with_tasks(spark: SparkSession) -> int:
+    """How many executors, the dead ones too, were given tasks."""
+    store = spark.sparkContext._jsc.sc().statusStore()  # Python has no word for it
+    found = store.executorList(False)
+    every = [found.apply(at) for at in range(found.size())]
+    return sum(each.id() != "driver" and each.totalTasks() > 0 for each in every)
 
 
-def workers(spark: SparkSession, options: dict[str, str]) -> int:
-    """How many executors read: each has a process of its own above its Python workers."""
+class Killer:
+    """Kills executors in all phases of batches, in each as often as in the others."""
 
-    def who(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        yield pa.RecordBatch.from_arrays([pa.array([os.getppid()], pa.int64())], ["who"])
+    def __init__(self, spark: SparkSession, phases: Sequence[str], kills: int) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._of_each = math.ceil(kills / len(phases))
+        self._rng = Random(kills)
+        self.killed = Counter(dict.fromkeys(phases, 0))
 
-    frame = spark.read.format("binlogd").options(**options).load()
-    return len({row["who"] for row in frame.mapInArrow(who, "who BIGINT").collect()})
+    def now(self, phase: str) -> None:
+        """The driver is in that phase, and no task runs."""
+        if self._is_wanted(phase):
+            self._kill(phase)
+
+    @contextmanager
+    def at_work(
+        self, phase: str, half: str = "", is_half: Callable[[], bool] = bool
+    ) -> Iterator[None]:
+        """Tasks run while the body does: one of them is interrupted wherever it is, and one in the
+        phase `half`, which has begun when a part of the work is there for good."""
+        is_over = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(is_over, phase, half, is_half))
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watcher.join()
+
+    def _watch(
+        self, is_over: threading.Event, phase: str, half: str, is_half: Callable[[], bool]
+    ) -> None:
+        wanted = {each for each in (phase, half) if self._is_wanted(each)}
+        while phase in wanted and not is_over.wait(_LOOK_S):
+            if self._is_busy():
+                is_over.wait(self._rng.random() * self._rng.random() / 2)
+                if self._is_busy():
+                    self._kill(phase)
+                    break
+        while half in wanted and not is_over.wait(_LOOK_S):
+            if is_half() and self._is_busy():
+                self._kill(half)
+                break
+
+    def _is_wanted(self, phase: str) -> bool:
+        return self.killed.get(phase, self._of_each) < self._of_each
+
+    def _is_busy(self) -> bool:
+        stages = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
+        return any(each is not None and each.numActiveTasks for each in stages)
+
+    def _kill(self, phase: str) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not (found := executors()):  # another one is on its way
+            assert time.monotonic() < until, "no executor came back"
+            time.sleep(_LOOK_S)
+        os.kill(self._rng.choice(found), signal.SIGKILL)
+        self.killed[phase] += 1
 
 
-def main(url: str, into: str, kills: int, config_file: str = "") -> None:
-    """See the module."""
-    spark = made(SPECULATION if config_file else {})
-    spark.dataSource.register(BinlogdSource)
-    source = {"path": url, "maxTransactionsPerTrigger": "50", "partitionTransactions": "10"}
-    if config_file:
-        asked = request({**source, "form": "binlog"})
-        setup = Setup(config.parse(Path(config_file).read_text(), config_file))
-        target: PipelineTarget = DatabaseTarget(DatabaseSink(setup, asked), f"{into}/checkpoint")
-        read_by = 2
-    else:
-        options = {"path": url, "form": "binlog", "partitionTransactions": "10"}
-        rows = spark.read.format("binlogd").options(**options).load().toArrow()
-        pq.write_table(rows, f"{into}/rows.parquet")
-        read_by = workers(spark, options)
-        asked = request({**source, "form": "changes"})
-        target = LakeTarget(Lake(place_of(f"delta:{into}/lake")), asked, f"{into}/checkpoint")
-    killer = Killer(spark, kills)
-    killer.start()
-    start(spark, PipelineOptions(source, f"{into}/checkpoint", None), target).awaitTermination()
-    killer.stop()
-    spark.stop()
-    sys.stdout.write(json.dumps({"executors": read_by, "killed": len(killer.killed)}) + "\n")
+@contextmanager
+def kept_lake(killer: Killer, logged: Logged, root: Path) -> Iterator[list[int]]:
+    """The commit_ts that a lake there publishes; held against the model, each at once."""
+    read_ddl, merge, finish = pipeline._ddl, LakeTarget._merge, moving.finish
+    published = list[int]()
+
+    def reading(*words: Any) -> Any:
+        with killer.at_work("reading"):
+            return read_ddl(*words)
+
+    def between(*words: Any) -> Any:
+        killer.now("between stages")
+        return prepare(*words)
+
+    def versions() -> int:
+        return sum(1 for _ in root.rglob("*.json"))
+
+    def merging(*words: Any) -> Any:
+        before = versions()
+        with killer.at_work("merging", "committing", lambda: versions() > before):
+            return merge(*words)
+
+    def publishing(lake: Lake, *words: Any) -> LakeTables:
+        killer.now("publishing")
+        now = finish(lake, *words)
+        check_lake(logged, lake, now.commit_ts)
+        published.append(now.commit_ts)
+        return now
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "_ddl", reading)
+        patch.setattr(pipeline, "prepare", between)
+        patch.setattr(LakeTarget, "_merge", merging)
+        patch.setattr(moving, "finish", publishing)
+        yield published
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+@contextmanager
+def kept_database(killer: Killer, logged: Logged, server: MariaDb) -> Iterator[list[int]]:
+    """The commit_ts that a database comes to by batches; held against the model, each at once."""
+    begun, run, end, apply = (
+        DatabaseSink._begun,
+        SparkTasks.run,
+        DatabaseSink._end,
+        DatabaseSink.apply,
+    )
+    published = list[int]()
+
+    async def between(*words: Any) -> Any:
+        killer.now("between stages")
+        return await begun(*words)
+
+    def positions() -> Any:
+        return server.execute("SELECT * FROM tidb_binlog.progress WHERE lane >= 0 ORDER BY lane")
+
+    def applying(tasks: SparkTasks, work: Sequence[LaneWork]) -> list[LaneDone]:
+        before = positions()
+        with killer.at_work("applying", "committing", lambda: positions() != before):
+            return run(tasks, work)
+
+    async def publishing(*words: Any) -> None:
+        killer.now("publishing")
+        await end(*words)
+
+    def applied(sink: DatabaseSink, tasks: SparkTasks, start: Tso, upto: Tso, **more: Any) -> None:
+        apply(sink, tasks, start, upto, **more)
+        assert asyncio.run(model_differences(logged.workload, server, upto)) == []
+        published.append(upto)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseSink, "_begun", between)
+        patch.setattr(SparkTasks, "run", applying)
+        patch.setattr(DatabaseSink, "_end", publishing)
+        patch.setattr(DatabaseSink, "apply", applied)
+        yield published

@@ -1,9 +1,10 @@
-"""The data source in a real Spark: registered by itself, a stream gives what a batch does."""
+"""The data source in a real Spark of two executors: registered by itself, a stream gives what a
+batch does."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -28,19 +29,22 @@ from binlogd.spark.pipeline import DatabaseTarget, PipelineOptions, start
 from binlogd.spark.request import request
 from binlogd.spark.source import StreamReader, check_limit
 from tests.support.appliance import into_mariadb
+from tests.support.faults import RecordProperty, counted
 from tests.support.logged import Logged, expected, read
 from tests.support.mariadb import MariaDb
-from tests.support.model_in_mysql import PREFIX, model_differences
+from tests.support.model_in_mysql import PREFIX
 from tests.support.spark import WarmSpark
 from tests.support.streams import folded
+from tests.support.two_executors import FAULT, SPECULATION, Killer, kept_database, with_tasks
 from tests.workload.generator import Options
 from tests.workload.tables import STANDARD
 
 
 @pytest.fixture(scope="module")
-def spark(spark: WarmSpark) -> SparkSession:
-    """That of the worker: a second one in its process would be the same, and end it."""
-    return spark.spark
+def spark(spark: WarmSpark) -> Iterator[SparkSession]:
+    """Two executors, each a process, and tasks that are run twice."""
+    with spark.on_two_executors(SPECULATION) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -157,21 +161,27 @@ def test_an_error_reaches_the_user_with_what_to_do(spark: SparkSession, logged: 
         spark.read.format("binlogd").options(**options).load()
 
 
-async def test_tasks_keep_a_database_that_holds_what_the_upstream_did(
-    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+def test_tasks_keep_a_database_that_holds_what_the_upstream_did_though_an_executor_is_killed(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path, record_property: RecordProperty
 ) -> None:
-    """Lanes of two cores, batch by batch, with DDL between."""
-    tables = tuple(each for each in STANDARD if each.name in ("accounts", "transfers", "audit"))
+    """Lanes of two executors, batch by batch, with DDL between."""
+    tables = tuple(each for each in STANDARD if each.name in ("accounts", "audit"))
     made = Options(seed=73, transactions=60, ddl_every=40, prefix=PREFIX, tables=tables)
-    logged = Logged.write(tmp_path, made)
+    logged, checkpoint = Logged.write(tmp_path, made), str(tmp_path / "checkpoint")
     source = logged.options(maxTransactionsPerTrigger="40")
     setup = Setup(config.parse(into_mariadb(mariadb), "the test's"))
-    checkpoint = str(tmp_path / "checkpoint")
     sink = DatabaseSink(setup, request({**source, "form": "binlog"}))
-    target = DatabaseTarget(sink, checkpoint)
-    query = start(spark, PipelineOptions(source, checkpoint, None), target)
-    await asyncio.to_thread(query.awaitTermination)
-    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) > 1
-    assert await model_differences(logged.workload, mariadb) == []
+    killer = Killer(spark, ["applying"], 1)
+    with (
+        counted(record_property, fault=FAULT, target="pipeline into MariaDB") as cases,
+        kept_database(killer, logged, mariadb) as published,
+    ):
+        target = DatabaseTarget(sink, checkpoint)
+        start(spark, PipelineOptions(source, checkpoint, None), target).awaitTermination()
+        assert len(published) > 1
+        assert published[-1] == logged.workload.model.last_commit_ts
+        assert killer.killed.total() == 1
+        cases.one()
     lanes = mariadb.execute("SELECT lane, lanes FROM tidb_binlog.progress WHERE lane >= 0")
     assert lanes == [(b"0", b"2"), (b"1", b"2")]
+    assert with_tasks(spark) > 1
