@@ -30,9 +30,9 @@ def multiset(rows: Iterator[dict[str, Any]], names: list[str]) -> Counter[tuple[
 
 
 def test_changes_put_onto_a_snapshot_give_the_next(spark: WarmSpark, tmp_path: Path) -> None:
-    workload = Workload(Options(seed=41, transactions=700, ddl_every=200))
+    workload = Workload(Options(seed=41, transactions=300, ddl_every=90))
     data_dir = tmp_path / "data"
-    write_log(data_dir, [record.payload for record in workload.records()], segment_bytes=30_000)
+    write_log(data_dir, [record.payload for record in workload.records()], segment_bytes=15_000)
     history = workload.history()
     first, last = workload.model.moments()[0], workload.model.last_commit_ts
     from_ts = Tso((first + last) // 2)

@@ -139,7 +139,7 @@ def test_whatever_a_killed_export_left_is_gone_on_from(spark: WarmSpark, tmp_pat
     gone.rename(log)
     rng = random.Random(7)
     parts = sorted((state / marks.PARTS).glob("*.json"))
-    for kept in (len(parts), len(parts) // 2, 0):
+    for kept in (len(parts), len(parts) // 3):
         (state / marks.REPORT_FILE).unlink()
         for path in rng.sample(parts, len(parts) - kept):
             path.unlink(missing_ok=True)

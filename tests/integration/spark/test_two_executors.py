@@ -69,7 +69,7 @@ def test_a_lake_is_what_the_upstream_was_though_executors_are_killed_in_all_phas
     asked = request(logged.options(form="changes"))
     target = LakeTarget(Lake(place_of(f"{kind}:{root}")), asked, str(checkpoint))
     with (
-        counted(record_property, fault=FAULT, target=f"pipeline into {kind}") as cases,
+        counted(record_property, fault=FAULT, target=f"pipeline into {kind.title()}") as cases,
         spark.on_two_executors({}) as session,
     ):
         phases = ["reading", "between stages", "merging", "committing", "publishing"]
