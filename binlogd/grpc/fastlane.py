@@ -22,7 +22,6 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import structlog
 from grpclib.exceptions import GRPCError
 from h2.connection import ConnectionInputs, ConnectionState
 from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
@@ -35,8 +34,6 @@ from binlogd.grpc.hpack import SharedDecoder
 from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread, weight
 from binlogd.grpc.lane import CallSink, FastLane
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
-
-log = structlog.get_logger(__name__)
 
 _SHAPES_MAX = 16
 _SHAPE_BYTES_MAX = 2 << 10  # a larger one is judged by grpclib each time

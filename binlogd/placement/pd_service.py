@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import structlog
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
@@ -60,8 +59,6 @@ from binlogd.wire.generated.pdpb import (
     UpdateServiceGcSafePointRequest,
     UpdateServiceGcSafePointResponse,
 )
-
-log = structlog.get_logger(__name__)
 
 _FOR_EVER = (1 << 63) - 1
 _GC_WORKER = "gc_worker"

@@ -14,9 +14,7 @@ from typing import NamedTuple
 
 from binlogd.errors import Corrupt, CorruptRow
 from binlogd.tidb.datum import (
-    comparable_int,
     memcomparable,
-    read_comparable_int,
     read_memcomparable,
 )
 
@@ -25,7 +23,6 @@ HISTORY = b"DDLJobHistory"
 SCHEMA_VERSION = b"SchemaVersionKey"
 
 _PREFIX = b"m"
-_TABLE_PREFIX = b"t"
 _KIND_BYTES = 8
 _STRING, _FIELD = (bytes(7) + kind for kind in (b"s", b"h"))
 _TABLE_FIELD = re.compile(rb"Table:([0-9]{1,19})")
@@ -91,18 +88,6 @@ def field_of(key: bytes) -> tuple[bytes, bytes]:
     except (CorruptRow, IndexError) as error:
         raise Corrupt(f"key {key.hex()} is no field of TiDB's schema: {error}") from error
     return name, field
-
-
-def record_key(table_id: int, handle: int) -> bytes:
-    """Where a row is."""
-    return _TABLE_PREFIX + comparable_int(table_id) + b"_r" + comparable_int(handle)
-
-
-def table_of(key: bytes) -> int | None:
-    """The table of a row's or index's key; None for another key."""
-    if key[:1] != _TABLE_PREFIX or len(key) < 9:
-        return None
-    return read_comparable_int(key, 1)[0]
 
 
 def after_prefix(prefix: bytes) -> bytes:

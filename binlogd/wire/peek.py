@@ -1,7 +1,7 @@
 """The few fields of a serialised `Binlog` that a Pump needs, read and rewritten by slicing.
 
 Invariant. Every answer equals what the generated Go decoder and encoder of tipb would give: the
-same value, or `MalformedBinlog` with the same words. Canonical bytes (what `canonical` returns) are
+same value, or `MalformedBinlog` with the same words. Canonical bytes (of `head_and_canonical`) are
 what lies on disk: fields ascending, 1, 2, 3, 7 and 8 always there, unknown fields at the end.
 Why it holds. One slow scanner follows the Go decoder step by step. A fast path accepts only bytes
 that are canonical already, and leaves everything else to the slow one.
@@ -75,16 +75,9 @@ def peek(payload: bytes) -> Head:
     return Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
 
 
-def canonical(payload: bytes) -> bytes:
-    """The payload as a Pump stores it, itself if it is so already. Raises MalformedBinlog."""
-    if _marks(payload) is not None:
-        return payload
-    rebuilt = _encode(_scan_in_place(payload))
-    return payload if rebuilt == payload else rebuilt
-
-
 def head_and_canonical(payload: bytes) -> tuple[Head, bytes]:
-    """`peek` and `canonical` in one look. Raises MalformedBinlog."""
+    """`peek`, and the payload as a Pump stores it, itself if it is so already. Raises
+    MalformedBinlog."""
     marks = _marks(payload)
     if marks is not None:
         return _head(marks), payload

@@ -13,14 +13,13 @@ import time
 from pathlib import Path
 
 from binlogd.ports import Committed, OpenPrewrite
-from binlogd.tidb.meta_keys import record_key
 from binlogd.tso import Tso, compose
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.tikv.schema import TikvJobs
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
 from tests.support.cluster_thread import ClusterThread, running_cluster
-from tests.support.tikv import asking
+from tests.support.tikv import asking, record_key
 
 _ORPHANS = 1000
 _JOBS = 5000

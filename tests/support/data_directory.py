@@ -8,7 +8,7 @@ from pathlib import Path
 
 from binlogd.log.record import HEADER_BYTES, RECORD_MAGIC, encode, footer
 from binlogd.tso import MAX_TS, Tso
-from binlogd.wire.peek import Head, canonical, peek
+from binlogd.wire.peek import Head, head_and_canonical, peek
 
 
 def write_log(
@@ -25,7 +25,9 @@ def write_log(
     logs = [_Log(data_dir / "pump" / f"shard-{shard}" / "value") for shard in range(shards)]
     for payload in payloads:
         start_ts = peek(payload).start_ts
-        logs[(start_ts >> 18 ^ start_ts) % shards].append(canonical(payload), segment_bytes)
+        logs[(start_ts >> 18 ^ start_ts) % shards].append(
+            head_and_canonical(payload)[1], segment_bytes
+        )
     for log in logs:
         log.close()
 

@@ -20,7 +20,7 @@ from binlogd.log.pointer import FileId
 from binlogd.log.record import encode, footer
 from binlogd.log.segment_index import Fold
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import canonical, commit_binlog, peek
+from binlogd.wire.peek import commit_binlog, head_and_canonical, peek
 from tests.support.logged import Logged
 
 TORN = encode(commit_binlog(Tso(10), Tso(15))) + encode(b"half of what comes next")[:-3]
@@ -43,7 +43,7 @@ class GrowingLog:
         new: list[list[bytes]] = [[] for _ in self.segments]
         for payload in payloads:
             start_ts = peek(payload).start_ts
-            new[(start_ts >> 18 ^ start_ts) % len(new)].append(canonical(payload))
+            new[(start_ts >> 18 ^ start_ts) % len(new)].append(head_and_canonical(payload)[1])
         for number, some in enumerate(new):
             for payload in some:
                 self._append(number, payload)

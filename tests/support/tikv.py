@@ -22,6 +22,7 @@ from grpclib.server import Server
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.tls import ClientTls, ServerTls
+from binlogd.tidb.datum import comparable_int
 from binlogd.tidb.meta_keys import key_of_pd, pd_key
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 from binlogd.upstream.tikv.client import TikvClient, TikvLimits
@@ -46,6 +47,11 @@ from binlogd.wire.generated.tikvpb import TikvBase
 from tests.support.tikv_store import Records
 
 BEGIN_MS = 1_795_235_844_000
+
+
+def record_key(table_id: int, handle: int) -> bytes:
+    """Where a row is."""
+    return b"t" + comparable_int(table_id) + b"_r" + comparable_int(handle)
 
 
 class ScriptedTso:

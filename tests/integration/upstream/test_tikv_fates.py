@@ -18,7 +18,6 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.ports import Committed, OpenPrewrite, Pending, RolledBack, TxnStatus
 from binlogd.pump.pump import Pump
-from binlogd.tidb.meta_keys import record_key
 from binlogd.tso import Tso
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
@@ -27,7 +26,7 @@ from binlogd.wire.generated import errorpb
 from binlogd.wire.generated.kvrpcpb import MvccGetByKeyRequest
 from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
 from tests.support.pump_world import ROOMY, StillClock, eventually, pulled, written
-from tests.support.tikv import FakeTikv, asking, tikv
+from tests.support.tikv import FakeTikv, asking, record_key, tikv
 from tests.support.tikv_recordings import asked
 from tests.support.wire_recordings import calls
 

@@ -24,8 +24,7 @@ MADE = {
     "k-dbs": meta_keys.hash_key(meta_keys.DATABASES, meta_keys.database_name(2)),
     "k-table": meta_keys.hash_key(meta_keys.database_name(2), b"Table:56"),
     "k-ddlhist-prefix": meta_keys.hash_range(meta_keys.HISTORY).begin,
-    "k-record": meta_keys.record_key(43, 42451),
-    "k-region": meta_keys.pd_key(meta_keys.record_key(43, 42451)),
+    "k-region": meta_keys.pd_key(VECTORS["k-record"]),
 }
 
 names = st.binary(max_size=40)
@@ -46,9 +45,6 @@ def test_what_a_field_says() -> None:
     assert meta_keys.job_id_of(meta_keys.field_of(VECTORS["k-ddlhist"])[1]) == 888
     assert meta_keys.table_id_of(meta_keys.field_of(VECTORS["k-table"])[1]) == 56
     assert meta_keys.table_id_of(b"TID:3") is None
-    assert meta_keys.table_of(VECTORS["k-record"]) == 43
-    assert meta_keys.table_of(VECTORS["k-index"]) == 59
-    assert meta_keys.table_of(VECTORS["k-tid"]) is None
     assert meta_keys.key_of_pd(VECTORS["k-region"]) == VECTORS["k-record"]
 
 

@@ -28,10 +28,14 @@ blobs = st.one_of(st.binary(max_size=8), st.binary(min_size=120, max_size=300))
 optional_blobs = st.one_of(st.none(), blobs)
 
 
+def as_stored(payload: bytes) -> bytes:
+    return peek.head_and_canonical(payload)[1]
+
+
 @pytest.mark.parametrize(
     ("built", "expected"),
     [
-        (peek.canonical(b""), "08001000180038004000"),
+        (as_stored(b""), "08001000180038004000"),
         (peek.prewrite_binlog(Tso(1)), "08001001180038004000"),
         (peek.commit_binlog(Tso(1), Tso(2)), "08011001180238004000"),
         (peek.rollback_binlog(Tso(1)), "08021001180038004000"),
@@ -48,7 +52,7 @@ optional_blobs = st.one_of(st.none(), blobs)
 )
 def test_bytes_equal_those_of_the_go_encoder(built: bytes, expected: str) -> None:
     assert built.hex() == expected
-    assert peek.canonical(built) is built
+    assert as_stored(built) is built
 
 
 @given(
@@ -57,7 +61,7 @@ def test_bytes_equal_those_of_the_go_encoder(built: bytes, expected: str) -> Non
 )
 def test_head_and_canonical_form_come_in_one_look(payload: bytes) -> None:
     try:
-        expected = peek.peek(payload), peek.canonical(payload)
+        expected = peek.peek(payload), as_stored(payload)
     except MalformedBinlog as error:
         with pytest.raises(MalformedBinlog, match=re.escape(str(error))):
             peek.head_and_canonical(payload)
@@ -70,15 +74,15 @@ def test_an_empty_payload_is_a_prewrite_of_nothing() -> None:
 
 
 def test_a_client_that_omits_field_8_still_gets_it_on_disk() -> None:
-    assert peek.canonical(bytes.fromhex("0800100118003800")).hex() == "08001001180038004000"
+    assert as_stored(bytes.fromhex("0800100118003800")).hex() == "08001001180038004000"
 
 
 def test_fields_in_any_order_repeated_and_unknown_are_put_right() -> None:
     unknown = b"\x48\x07\x52\x02hi"  # fields 9 and 10
     payload = b"\x18\x02" + unknown + b"\x22\x01k\x22\x01l\x10\x01\x08\x01\x2a\x00"
     expected = b"\x08\x01\x10\x01\x18\x02\x22\x01l\x2a\x00\x38\x00\x40\x00" + unknown
-    assert peek.canonical(payload) == expected
-    assert peek.canonical(expected) is expected
+    assert as_stored(payload) == expected
+    assert as_stored(expected) is expected
 
 
 def test_a_group_ends_by_its_depth_whatever_number_its_end_has() -> None:
@@ -87,7 +91,7 @@ def test_a_group_ends_by_its_depth_whatever_number_its_end_has() -> None:
     payload = b"\x08\x00\x10\x01\x18\x02" + group + b"\x38\x03\x40\x00"
     assert peek.peek(payload) == (0, 1, 2, 3)
     assert peek.body(payload) == (b"", b"", 3, 0)
-    assert peek.canonical(payload) == b"\x08\x00\x10\x01\x18\x02\x38\x03\x40\x00" + group
+    assert as_stored(payload) == b"\x08\x00\x10\x01\x18\x02\x38\x03\x40\x00" + group
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ def test_a_group_ends_by_its_depth_whatever_number_its_end_has() -> None:
 def test_malformed_payloads_are_refused_in_the_words_of_the_go_decoder(
     payload: bytes, words: str
 ) -> None:
-    for read in (peek.peek, peek.canonical, peek.body, peek.prewrite_key):
+    for read in (peek.peek, as_stored, peek.body, peek.prewrite_key):
         with pytest.raises(MalformedBinlog) as caught:
             read(payload)
         assert str(caught.value) == words
@@ -123,7 +127,7 @@ def test_a_length_beyond_every_memory_is_malformed_to_whoever_looks(
     for rest in (b"", b"\x38\x00\x40\x00", b"\x2a\x01a\x32\x01b\x38\x00\x40\x00"):
         payload = begin + uvarint(length) + rest
         for read in (
-            *(peek.peek, peek.canonical, peek.head_and_canonical, peek.body, peek.prewrite_key),
+            *(peek.peek, as_stored, peek.head_and_canonical, peek.body, peek.prewrite_key),
             *(peek.changes, lambda each: peek.join(each, each)),
         ):
             with pytest.raises(MalformedBinlog):
@@ -152,15 +156,15 @@ def test_betterproto_reads_what_the_builders_write(
         ddl_schema_state=state,
     )
     message = pb.Binlog().parse(prewrite)
-    assert peek.canonical(prewrite) is prewrite
+    assert as_stored(prewrite) is prewrite
     assert peek.peek(prewrite) == (message.tp, message.start_ts, 0, message.ddl_job_id)
     assert peek.prewrite_key(prewrite) == message.prewrite_key == (key or b"")
     assert peek.body(prewrite) == (value or b"", query or b"", job_id, state)
-    assert peek.canonical(bytes(message)) == prewrite or b"" in (key, value, query)
+    assert as_stored(bytes(message)) == prewrite or b"" in (key, value, query)
 
     joined = peek.join(prewrite, peek.commit_binlog(Tso(start_ts), Tso(commit_ts)))
     whole = pb.Binlog().parse(joined)
-    assert peek.canonical(joined) is joined
+    assert as_stored(joined) is joined
     assert (whole.tp, whole.start_ts, whole.commit_ts) == (1, start_ts, commit_ts)
     assert peek.body(joined) == peek.body(prewrite)
     assert whole.prewrite_key == b""
@@ -188,8 +192,8 @@ def test_any_order_of_fields_reads_as_betterproto_reads_it(
     assert head.ddl_job_id == expected.get(7, 0)
     body = peek.body(payload)
     assert (body.prewrite_value, body.ddl_query) == (expected.get(5, b""), expected.get(6, b""))
-    canonical = peek.canonical(payload)
-    assert peek.canonical(canonical) == canonical
+    canonical = as_stored(payload)
+    assert as_stored(canonical) == canonical
     assert peek.peek(canonical) == head
     assert peek.body(canonical) == body
     message = pb.Binlog().parse(canonical)
@@ -203,7 +207,7 @@ def test_garbage_is_read_or_refused_and_nothing_else(payload: bytes) -> None:
         head = peek.peek(payload)
     except MalformedBinlog:
         return
-    assert peek.peek(peek.canonical(payload)) == head
+    assert peek.peek(as_stored(payload)) == head
 
 
 @given(st.binary(max_size=40), st.integers(0, 200), st.integers(0, 255))
@@ -223,7 +227,7 @@ def test_a_damaged_binlog_is_read_alike_by_both_paths(value: bytes, at: int, byt
         expected.commit_ts,
         expected.ddl_job_id,
     )
-    assert peek.canonical(payload) == peek._encode(expected)
+    assert as_stored(payload) == peek._encode(expected)
 
 
 rows = st.lists(st.binary(max_size=200), max_size=6)
@@ -293,7 +297,7 @@ def _payloads(recording: str) -> Iterator[bytes]:
 def test_every_recorded_payload_reads_as_betterproto_reads_it(recording: str) -> None:
     for payload in _payloads(recording):
         message = pb.Binlog().parse(payload)
-        assert peek.canonical(payload) is payload
+        assert as_stored(payload) is payload
         assert peek.peek(payload) == (
             message.tp,
             message.start_ts,
