@@ -48,7 +48,7 @@ async def test_an_archive_gives_the_snapshots_that_the_log_gives(tmp_path: Path)
 def test_executors_make_of_an_archive_the_snapshot_of_one_machine(
     spark: WarmSpark, tmp_path: Path
 ) -> None:
-    """Here they are one process; two, one of them killed, are in e2e/test_cluster_export.py."""
+    """Here they are one process; two, of which some are killed, in e2e/test_cluster_export.py."""
     logged = Logged.write(tmp_path, Options(seed=61, transactions=250, ddl_every=30))
     data_dir, history = str(logged.data_dir), str(logged.history)
     url, out = str(tmp_path / "archive"), tmp_path / "out"
