@@ -44,6 +44,19 @@ async def apart(run: Callable[[], Awaitable[Answer]]) -> Answer:
     return await asyncio.get_running_loop().create_task(within())
 
 
+def let_go(error: BaseException) -> None:
+    """Lets go of what the calls that it ended held, when nobody needs to know any more where it
+    was raised: by its traceback it refers to all of them, and they to it."""
+    ahead, seen = [error], set[int]()
+    while ahead:
+        each = ahead.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            ahead += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+            ahead += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+
+
 async def answer_of(part: str, asked: Awaitable[Answer]) -> Answer:
     """What somebody outside answers; one whose answer makes no sense is asked again like one that
     gives none. Raises Unavailable, and other errors with a name as they are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import Behind, DownstreamUnavailable, StatementRejected
@@ -290,6 +291,23 @@ async def test_a_drain_before_the_first_binlog_says_nothing_of_what_comes_after_
     async with place.running():
         await until(lambda: place.held()[1] == 1)
         assert place.saved[0] == Checkpoint(Tso(0), consistent=False, schema_version=0)
+
+
+async def test_a_session_that_failed_is_not_held_by_its_error(place: Place) -> None:
+    """It may hold rows by the megabyte, and the collector comes seldom."""
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 15)), resolved_ts=20)
+    for ts in range(11, 15):
+        place.store.failures[ts] = DownstreamUnavailable("gone away")
+    gc.collect()
+    gc.disable()
+    try:
+        async with place.running() as drainer:
+            await until(lambda: drainer.statistics().applied_ts == 20)
+            assert drainer.statistics().sessions_begun == 5
+            alive = [each for each in gc.get_objects() if isinstance(each, Session)]
+            assert len(alive) == 1
+    finally:
+        gc.enable()
 
 
 async def test_a_log_that_begins_late_takes_the_rest_from_the_history(place: Place) -> None:
