@@ -51,6 +51,7 @@ SETTINGS = {
     "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE_S:g}s",
     "spark.sql.shuffle.partitions": "4",
     "spark.log.level": "ERROR",
+    "spark.ui.liveUpdate.period": "0",  # what the tracker says is true now, not 100 ms ago
 }
 SPECULATION = {
     "spark.speculation": "true",
@@ -96,10 +97,14 @@ def with_tasks(spark: SparkSession) -> int:
 class Killer:
     """Kills executors in all phases of batches, in each as often as in the others."""
 
-    def __init__(self, spark: SparkSession, phases: Sequence[str], kills: int) -> None:
+    def __init__(
+        self, spark: SparkSession, phases: Sequence[str], kills: int, *, within_s: float = 0.5
+    ) -> None:
+        """A task is interrupted at any moment of its first `within_s`; 0: when it has begun, so
+        that also the shortest one meets it."""
         self._tracker = spark.sparkContext.statusTracker()
         self._of_each = math.ceil(kills / len(phases))
-        self._rng = Random(kills)
+        self._rng, self._within_s = Random(kills), within_s
         self.killed = Counter(dict.fromkeys(phases, 0))
 
     def now(self, phase: str) -> None:
@@ -128,7 +133,7 @@ class Killer:
         wanted = {each for each in (phase, half) if self._is_wanted(each)}
         while phase in wanted and not is_over.wait(_LOOK_S):
             if self._is_busy():
-                is_over.wait(self._rng.random() * self._rng.random() / 2)
+                is_over.wait(self._rng.random() * self._rng.random() * self._within_s)
                 if self._is_busy():
                     self._kill(phase)
                     break

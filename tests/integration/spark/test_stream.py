@@ -171,7 +171,7 @@ def test_tasks_keep_a_database_that_holds_what_the_upstream_did_though_an_execut
     source = logged.options(maxTransactionsPerTrigger="40")
     setup = Setup(config.parse(into_mariadb(mariadb), "the test's"))
     sink = DatabaseSink(setup, request({**source, "form": "binlog"}))
-    killer = Killer(spark, ["applying"], 1)
+    killer = Killer(spark, ["applying"], 1, within_s=0)
     with (
         counted(record_property, fault=FAULT, target="pipeline into MariaDB") as cases,
         kept_database(killer, logged, mariadb) as published,
