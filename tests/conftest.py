@@ -54,8 +54,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of the same name
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: at the end no worker has a long test to itself."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return  # there are no groups
 
     def rank(item: pytest.Item) -> int:
         path = os.path.relpath(item.path, ROOT)

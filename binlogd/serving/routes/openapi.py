@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -276,7 +276,7 @@ def description() -> dict[str, Any]:
     }
 
 
-@cache
+@lru_cache(maxsize=1)
 def _document() -> bytes:
     """Made for who asks first, not at each start: it takes some 25 ms."""
     return msgspec.json.format(msgspec.json.encode(description()), indent=1)
