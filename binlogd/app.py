@@ -19,8 +19,7 @@ from random import Random
 
 import structlog
 
-from binlogd.archive.beside import HOLD, archiving
-from binlogd.archive.metrics import ArchiverReport
+from binlogd.archive.archiver import HOLD, archiving
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
@@ -339,7 +338,7 @@ def _beside(
             lambda: pump.max_commit_ts,
         )
         if archiver is not None:
-            node.archiver = ArchiverReport(archiver)
+            node.archiver = archiver
             yield "archiver", archiver.run
 
 

@@ -20,13 +20,18 @@ import msgspec
 import structlog
 
 from binlogd.archive.following import Following, stands_of
-from binlogd.archive.task import Archived, Keep, Mark, Stand, Task
+from binlogd.archive.task import FILES_MAX, Archived, Keep, Mark, Stand, Task
+from binlogd.extras import require
 from binlogd.host.child import answer_of
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import ValuePointer
+from binlogd.settings.quantities import kept_s
+from binlogd.settings.setup import Setup
 from binlogd.status import ArchiveStatus
+from binlogd.telemetry.exposition import Exposition
 from binlogd.telemetry.faults import named
-from binlogd.tso import MAX_TS, NO_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso, physical_ms
+from binlogd.upstream.upstream import Upstream
 
 SEGMENTS_AT_ONCE = 16
 ROUND_S = 3600.0
@@ -127,7 +132,7 @@ class Archiver:
                     async with asyncio.timeout(wait_s):
                         await self._wanted.wait()
 
-    def statistics(self) -> ArchiveStatus:
+    def status(self) -> ArchiveStatus:
         """How it stands; cheap."""
         tail = self._following
         return ArchiveStatus(
@@ -141,6 +146,36 @@ class Archiver:
             gone_ts=self._gone_ts,
             removed=self._removed,
             failed=self._failed or (tail.failed if tail else ""),
+        )
+
+    def say(self, out: Exposition) -> None:
+        """Its metrics."""
+        now = self.status()
+        out.counter("binlogd_archive_segments", "Archived by this process.", now.segments)
+        out.counter("binlogd_archive_bytes", "Archived by this process.", now.size_bytes)
+        out.counter(
+            "binlogd_archive_failures", "Rounds that failed; each is tried again.", now.failures
+        )
+        out.gauge("binlogd_archive_segments_waiting", "Sealed, and not archived yet.", now.waiting)
+        if now.behind_s is not None:
+            out.gauge(
+                "binlogd_archive_behind_seconds",
+                "Since the archive had all that was durable.",
+                now.behind_s,
+            )
+        out.gauge("binlogd_archive_failed", "1 while rounds fail.", int(bool(now.failed)))
+        out.gauge(
+            "binlogd_archive_resolved_ts",
+            "Physical ms up to which the archive is complete.",
+            physical_ms(now.resolved_ts),
+        )
+        out.gauge(
+            "binlogd_archive_gone_ts",
+            "Physical ms from which on the archive can be read; 0: from its beginning.",
+            physical_ms(now.gone_ts),
+        )
+        out.counter(
+            "binlogd_archive_removed", "Files that retention removed (archive.keep).", now.removed
         )
 
     async def _round(self) -> None:
@@ -220,3 +255,38 @@ class Archiver:
         if self._newest is None:
             return NO_TS
         return Tso(min((each.gone_ts for each in self._missing()), default=MAX_TS) - 1)
+
+
+HOLD = "archive"
+"""As whom it keeps binlogs from being deleted."""
+
+
+def archiving(
+    setup: Setup,
+    upstream: Upstream,
+    logs: Logs,
+    hold: Callable[[Tso], None],
+    resolved_ts: Callable[[], Tso],
+) -> Archiver | None:
+    """What is to be run, if there is an archive: nothing is deleted that is not in it.
+
+    Raises ConfigError.
+    """
+    if not setup.config.archive.url:
+        return None
+    require("archive", "pyarrow")
+
+    async def refresh() -> int | None:
+        await upstream.history.known_jobs()
+        return upstream.cluster.cluster_id
+
+    of = setup.config.archive
+    keep = Keep(keep_s=kept_s("archive.keep", of.keep), base=of.base, files_max=FILES_MAX)
+    options = ArchiverOptions(
+        data_dir=str(setup.data_dir),
+        url=of.url,
+        interval_s=of.interval,
+        tail_interval_s=of.tail_interval,
+        keep=keep if keep.keep_s else None,
+    )
+    return Archiver(options, logs, hold=hold, refresh=refresh, resolved_ts=resolved_ts)

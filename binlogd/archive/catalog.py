@@ -2,7 +2,7 @@
 
 Its newest segments stand in it; the others in pages of a fixed number of segments, which never
 change. So an upload writes one small file, and a reader fetches the pages of its range, once. What
-of the log is not sealed yet, `tail.json` adds (tail.py).
+of the log is not sealed yet, `tail.json` adds; from where on it is kept, `kept.json` says.
 
     catalog = read_catalog(store)
     segments_in(store, catalog, after, upto)
@@ -18,15 +18,120 @@ from functools import lru_cache
 
 import msgspec
 
-from binlogd.archive.bound import Bound, read_bound, removed
-from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import TAIL_NAME, ArchiveTail, TailPart, read_tail
+from binlogd.archive.store import ArchiveStore, Document
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
-from binlogd.errors import ConfigError, Corrupt
+from binlogd.errors import Behind, ConfigError, Corrupt
 from binlogd.log.checked_text import checksummed_json, decoded_json
 from binlogd.log.record import extend
 from binlogd.log.segment_index import SegmentIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
+
+TAIL_NAME = "tail.json"
+
+
+class TailPart(SegmentIndex, frozen=True, kw_only=True):
+    """A stretch of a segment, from `begin` on, told as if it were one; it starts and ends between
+    two records. `sync` counts from its begin; places of commits are those in the segment."""
+
+    begin: int
+
+    @property
+    def end(self) -> int:
+        """Where the next part of the segment begins."""
+        return self.begin + self.size_bytes
+
+
+class ArchiveTail(Document, frozen=True, kw_only=True):
+    """The parts of segments that still grow, in their order: `tail.json`. With the catalog's
+    segments they have all up to `resolved_ts`.
+
+    A part never changes: its name has its place and its checksum. Parts are put together as they
+    grow, and give way to the sealed segment; a record keeps its place in the segment all the while,
+    so who looks for a part that is gone asks `tail.json` again.
+
+    Invariant. A reader finds a prefix of every log, without a gap, and all up to `resolved_ts`.
+    Why it holds. A part leaves `tail.json` when the catalog has its segment, and a reader takes the
+    tail first and then the catalog, which is at least as new. The follower (follower.py) is the one
+    writer of the tail, the archiver that of the catalog. decisions/0134-the-tail-of-an-archive.md.
+    """
+
+    resolved_ts: int = NO_TS
+    parts: tuple[TailPart, ...] = ()
+
+
+def parts_directory(shard: int) -> str:
+    """Where the parts of a shard are."""
+    return f"tail/shard-{shard}"
+
+
+def part_stem(part: TailPart) -> str:
+    """What the names of its two files begin with."""
+    place = f"{part.fid:06d}-{part.begin:012d}-{part.end:012d}-{part.crc32c:08x}"
+    return f"{parts_directory(part.shard)}/{place}"
+
+
+def encode_tail(tail: ArchiveTail) -> bytes:
+    """As it is stored."""
+    return checksummed_json(msgspec.json.encode(tail))
+
+
+def read_tail(store: ArchiveStore) -> ArchiveTail:
+    """Of an archive of sealed segments alone, nothing. Raises Corrupt, ConfigError."""
+    return store.document(TAIL_NAME, ArchiveTail)
+
+
+BOUND_NAME = "kept.json"
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+    """A bound that was announced at `since_ms` of the wall clock."""
+
+    gone_ts: int
+    first: dict[int, int]
+    since_ms: int
+
+
+class Bound(Document, frozen=True, kw_only=True):
+    """`kept.json`: behind `gone_ts` an archive is complete; `first` is by shard the first segment.
+
+    Retention alone writes it (keep.py), and the archiver the catalog: neither overwrites what the
+    other has just written, in a store without conditional writes as well. A bound moves twice.
+    First it is announced: no new read begins before it, and everything is there. Then, when those
+    reads are over that were planned before, it holds: the segments before it are no longer part of
+    the archive, and are deleted. decisions/0131-retention-of-archives.md.
+    """
+
+    gone_ts: int = NO_TS
+    first: dict[int, int] = msgspec.field(default_factory=dict)
+    leaving: Leaving | None = None
+
+    @property
+    def announced_ts(self) -> int:
+        """Before this no new read begins."""
+        return self.leaving.gone_ts if self.leaving else self.gone_ts
+
+
+def read_bound(store: ArchiveStore) -> Bound:
+    """Of an archive that was never cut it is the beginning. Raises Corrupt, ConfigError."""
+    return store.document(BOUND_NAME, Bound)
+
+
+def put_bound(store: ArchiveStore, bound: Bound) -> None:
+    """Writes it in one step."""
+    store.put(BOUND_NAME, checksummed_json(msgspec.json.encode(bound)))
+
+
+def behind(store: ArchiveStore, asked_ts: int, gone_ts: int) -> Behind:
+    """A read from before what is kept."""
+    return Behind(asked_ts, gone_ts, f"removed from the archive {store.url} (archive.keep)")
+
+
+def removed(store: ArchiveStore, shard: int, fid: int, asked_ts: int = NO_TS) -> Behind | None:
+    """Why a file of a segment is not there any more, if it was removed meanwhile."""
+    bound = read_bound(store)
+    is_removed = fid < bound.first.get(shard, 0)
+    return behind(store, asked_ts, bound.gone_ts) if is_removed else None
+
 
 HISTORY_NAME = "ddl_history.json"
 CATALOG_FORMAT = 1

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from binlogd.archive.catalog import ArchiveCatalog, read_catalog
+from binlogd.archive.catalog import ArchiveCatalog, TailPart, part_stem, read_catalog
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import TailPart, part_stem
 from binlogd.log.pointer import segment_name
 from binlogd.log.segment_index import SegmentIndex
 

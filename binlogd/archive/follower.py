@@ -1,11 +1,11 @@
 """The process that follows a log: each question says how far it is durable, and what is new goes
 into the archive, as parts of the segments that grow. It lives as long as who asks.
 
-What holds between its files is told in tail.py. A part is cut when something committed; what has
-prewrites or fakes alone waits for that, and moves the watermark all the same. Parts of one tier are
-put together as soon as there are `MERGED` of them, so there are few, and each byte is written again
-once a tier. After a start, everything behind the sealed segments is read and written once more: so
-nothing is kept between two lives, and what an earlier one left goes with its listing.
+What holds between its files is told at `catalog.ArchiveTail`. A part is cut when something
+committed; what has prewrites or fakes alone waits for that, and moves the watermark all the same. Parts of one
+tier are put together as soon as there are `MERGED` of them, so there are few, and each byte is
+written again once a tier. After a start, everything behind the sealed segments is read and written
+once more: so nothing is kept between two lives, and what an earlier one left goes with its listing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from binlogd.archive.catalog import HISTORY_NAME
+from binlogd.archive.catalog import (
+    HISTORY_NAME,
+    TAIL_NAME,
+    ArchiveTail,
+    TailPart,
+    encode_tail,
+    parts_directory,
+)
 from binlogd.archive.files import bytes_path, commits_path
 from binlogd.archive.places import encode_places, places_together
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import TAIL_NAME, ArchiveTail, TailPart, encode_tail, parts_directory
 from binlogd.archive.task import Follow, FollowAnswer, Stand
 from binlogd.archive.upload import checksum_of, described
 from binlogd.errors import Refused

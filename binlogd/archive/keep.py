@@ -20,12 +20,15 @@ from dataclasses import dataclass
 import msgspec
 
 from binlogd.archive.bases import below, names_of, snapshot_at
-from binlogd.archive.bound import Bound, Leaving, put_bound, read_bound
 from binlogd.archive.catalog import (
     CATALOG_NAME,
     ArchiveCatalog,
+    Bound,
+    Leaving,
     bounded,
     decode_catalog,
+    put_bound,
+    read_bound,
     read_sealed,
     segments_of_shard,
 )

@@ -21,12 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from binlogd.archive.bound import behind, removed
-from binlogd.archive.catalog import ArchiveCatalog, read_catalog, segments_in
+from binlogd.archive.catalog import (
+    ArchiveCatalog,
+    TailPart,
+    behind,
+    read_catalog,
+    removed,
+    segments_in,
+)
 from binlogd.archive.cuts import cuts
 from binlogd.archive.files import MOVES_MAX, LogFiles, commits_path, segment_path
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import TailPart
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches

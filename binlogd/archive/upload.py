@@ -14,22 +14,24 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.archive.bound import BOUND_NAME, read_bound, removed
 from binlogd.archive.catalog import (
+    BOUND_NAME,
     CATALOG_NAME,
     HISTORY_NAME,
     ArchiveCatalog,
+    TailPart,
     all_segments,
     bounded,
     decode_catalog,
     history_of,
     put_catalog,
+    read_bound,
     read_catalog,
+    removed,
 )
 from binlogd.archive.files import bytes_path, commits_path, index_path, segment_path
 from binlogd.archive.places import encode_places, gone_from
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import TailPart
 from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, Corrupt, MalformedBinlog, Refused

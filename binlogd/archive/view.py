@@ -12,11 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlogd.archive.bound import removed
-from binlogd.archive.catalog import all_segments, history_of, read_catalog
+from binlogd.archive.catalog import (
+    TAIL_NAME,
+    TailPart,
+    all_segments,
+    history_of,
+    read_catalog,
+    removed,
+)
 from binlogd.archive.files import LogFiles, bytes_path, segment_path
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import TAIL_NAME, TailPart
 from binlogd.errors import Corrupt
 from binlogd.log import gone
 from binlogd.log.checked_text import checksummed

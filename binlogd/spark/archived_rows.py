@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from binlogd.archive.bound import removed
-from binlogd.archive.catalog import read_catalog
+from binlogd.archive.catalog import read_catalog, removed
 from binlogd.archive.files import log_files, segment_path
 from binlogd.archive.places import ArchivedIndex, commits_of
 from binlogd.archive.store import GAP_BYTES, ArchiveStore, opened

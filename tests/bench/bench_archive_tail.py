@@ -15,10 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from binlogd.archive.catalog import read_catalog
+from binlogd.archive.catalog import read_catalog, read_tail
 from binlogd.archive.follower import Follower
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import read_tail
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.tso import Tso

@@ -10,13 +10,11 @@ from random import Random
 from typing import TypeVar
 
 from binlogd.archive import catalog as catalog_module
-from binlogd.archive.bound import Bound, put_bound
-from binlogd.archive.catalog import read_catalog
+from binlogd.archive.catalog import Bound, put_bound, read_catalog, read_tail
 from binlogd.archive.follower import Follower
 from binlogd.archive.places import ArchivedIndex, DirectoryIndex
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import read_tail
 from binlogd.archive.task import Follow, Grown, Stand, Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
@@ -70,8 +68,7 @@ _LAKE = "none: JSON without a checksum; what does not decode is named"
 _EXPORT = "none: the manifest has SHA-256 of each file, and no checksum of its own"
 _TRANSIENT = "none: a child's orders, or its log, which ends with it"
 WRITERS: dict[str, list[str]] = {
-    "archive/bound.py": ["bound of an archive"],
-    "archive/catalog.py": ["catalog of an archive", "page of an archive"],
+    "archive/catalog.py": ["catalog of an archive", "page of an archive", "bound of an archive"],
     "archive/follower.py": ["tail of an archive", "part of an archive", "places of a part"],
     "archive/places.py": ["index"],
     "archive/store.py": ["segment of an archive"],

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from binlogd.archive.archiver import Archiver, ArchiverOptions
-from binlogd.archive.metrics import ArchiverReport
 from binlogd.archive.task import Keep, Task
 from binlogd.archive.upload import archive, verify
 from binlogd.log.directory import STORE_FILE
@@ -61,8 +60,8 @@ async def test_an_archive_out_of_reach_holds_everything_until_it_is_back(tmp_pat
     )
     async with asyncio.TaskGroup() as group:
         running = group.create_task(archiver.run())
-        await eventually(lambda: archiver.statistics().failures > 0)
-        failed = archiver.statistics()
+        await eventually(lambda: archiver.status().failures > 0)
+        failed = archiver.status()
         assert "nothing is lost" in failed.failed
         assert failed.segments == 0
         assert set(held) == {NO_TS}
@@ -70,12 +69,12 @@ async def test_an_archive_out_of_reach_holds_everything_until_it_is_back(tmp_pat
         await eventually(lambda: held[-1] > NO_TS)
         running.cancel()
     sealed = sum(each.is_sealed for shard in shards for each in segments(shard))
-    done = archiver.statistics()
+    done = archiver.status()
     assert (done.segments, done.waiting) == (sealed, 0)
     newest = [segments(shard)[-1].max_ts for shard in shards]
     assert held[-1] == min(newest) - 1
     out = Exposition()
-    ArchiverReport(archiver).say(out)
+    archiver.say(out)
     assert f"binlogd_archive_segments {sealed}" in out.text().decode()
 
 
@@ -106,7 +105,7 @@ async def test_what_follows_the_log_is_begun_anew_when_it_ends(tmp_path: Path) -
     )
 
     def is_told() -> bool:
-        return archiver.statistics().resolved_ts == log.resolved_ts
+        return archiver.status().resolved_ts == log.resolved_ts
 
     async with asyncio.TaskGroup() as group:
         running = group.create_task(archiver.run())
@@ -120,14 +119,14 @@ async def test_what_follows_the_log_is_begun_anew_when_it_ends(tmp_path: Path) -
         log.append(payloads[80:])
         await eventually(is_told)
         assert len(binlogs(url)) > len(before) > 10
-        status = archiver.statistics()
+        status = archiver.status()
         assert status.behind_s is not None
         assert status.behind_s < 60
         assert status.failures >= 1
         running.cancel()
     assert children("binlogd.archive.follower") == []
     out = Exposition()
-    ArchiverReport(archiver).say(out)
+    archiver.say(out)
     assert "binlogd_archive_behind_seconds" in out.text().decode()
     assert verify(url).problems == ()
 
@@ -166,23 +165,23 @@ async def test_what_is_too_old_goes_from_the_archive_while_it_grows(tmp_path: Pa
         one = archiver()
         async with asyncio.TaskGroup() as group:
             running = group.create_task(one.run())
-            await eventually(lambda: done(one.statistics()))
+            await eventually(lambda: done(one.status()))
             running.cancel()
         return one
 
-    refused = (await rounds(lambda now: now.failed)).statistics()
+    refused = (await rounds(lambda now: now.failed)).status()
     assert "no snapshot of `binlogd export` is there" in refused.failed
     assert (refused.failures, refused.waiting, refused.removed) == (0, 0, 0)
     assert refused.segments == 1  # which is no reason to archive nothing
     base = url / "snapshots"
     base.mkdir()
     (base / "manifest.json").write_bytes(msgspec.json.encode(manifest(MAX_TS)))
-    announced = (await rounds(lambda now: now.gone_ts)).statistics()
+    announced = (await rounds(lambda now: now.gone_ts)).status()
     assert (announced.failed, announced.removed) == ("", 0)
     last = await rounds(lambda now: now.removed)
-    assert last.statistics().removed == 6  # the others in the next hour
-    assert last.statistics().gone_ts == announced.gone_ts
+    assert last.status().removed == 6  # the others in the next hour
+    assert last.status().gone_ts == announced.gone_ts
     out = Exposition()
-    ArchiverReport(last).say(out)
+    last.say(out)
     assert f"binlogd_archive_gone_ts {physical_ms(announced.gone_ts)}" in out.text().decode()
     assert "binlogd_archive_removed 6" in out.text().decode()

@@ -18,12 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.archive.bound import BOUND_NAME, Bound, put_bound, read_bound
 from binlogd.archive.catalog import (
+    BOUND_NAME,
     CATALOG_NAME,
     HISTORY_NAME,
+    Bound,
     all_segments,
     decode_catalog,
+    put_bound,
+    read_bound,
     read_catalog,
 )
 from binlogd.archive.files import index_path, places_path, segment_path

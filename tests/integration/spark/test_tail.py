@@ -11,13 +11,21 @@ import msgspec
 import pytest
 
 from binlogd.archive import follower as follower_module
-from binlogd.archive.catalog import CATALOG_NAME, all_segments, read_catalog
+from binlogd.archive.catalog import (
+    CATALOG_NAME,
+    TAIL_NAME,
+    TailPart,
+    all_segments,
+    encode_tail,
+    parts_directory,
+    read_catalog,
+    read_tail,
+)
 from binlogd.archive.files import bytes_path, commits_path
 from binlogd.archive.follower import Follower
 from binlogd.archive.places import ArchivedIndex
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.tail import TAIL_NAME, TailPart, encode_tail, parts_directory, read_tail
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
