@@ -16,8 +16,7 @@ from binlogd.node.upstreams import ask_pd_the_time, open_registry
 from binlogd.ports import Registry
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
-from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import SkipEntry, UpstreamStore
+from binlogd.upstream.store import SkipEntry, SkipList, UpstreamStore
 
 T = TypeVar("T")
 

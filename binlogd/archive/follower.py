@@ -2,10 +2,11 @@
 into the archive, as parts of the segments that grow. It lives as long as who asks.
 
 What holds between its files is told at `catalog.ArchiveTail`. A part is cut when something
-committed; what has prewrites or fakes alone waits for that, and moves the watermark all the same. Parts of one
-tier are put together as soon as there are `MERGED` of them, so there are few, and each byte is
-written again once a tier. After a start, everything behind the sealed segments is read and written
-once more: so nothing is kept between two lives, and what an earlier one left goes with its listing.
+committed; what has prewrites or fakes alone waits for that, and moves the watermark all the same.
+Parts of one tier are put together as soon as there are `MERGED` of them, so there are few, and each
+byte is written again once a tier. After a start, everything behind the sealed segments is read and
+written once more: so nothing is kept between two lives, and what an earlier one left goes with its
+listing.
 """
 
 from __future__ import annotations

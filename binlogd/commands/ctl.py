@@ -4,7 +4,8 @@ It answers in the manner in which it is asked. By a word (`binlogd ctl pumps`) i
 binlogd: tables, errors beside them, 2 for what is asked wrongly. By options alone (`-cmd pumps`),
 as binlogctl is, it writes binlogctl's lines and has its exit codes, so that scripts go on.
 
-Source: tidb-binlog binlogctl/config.go, binlogctl/nodes.go.
+Source: tidb-binlog binlogctl/config.go, nodes.go, main.go, meta.go, encrypt.go; pkg/node/node.go,
+String; pingcap/tidb rfcs 2018-12-19-unified-log-format.md.
 """
 
 from __future__ import annotations
@@ -12,24 +13,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import typer
 
 from binlogd import __version__, offline_commands
-from binlogd.commands.as_binlogctl import LogLines
 from binlogd.commands.nodes import show_nodes
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.output import say, warn
 from binlogd.commands.running import get_json, get_status, put
-from binlogd.commands.savepoint import save
-from binlogd.errors import ConfigError
+from binlogd.errors import BinlogdError, ConfigError
+from binlogd.host.clock import WallClock
 from binlogd.node.membership import mark, not_registered
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
@@ -38,7 +40,7 @@ from binlogd.settings.config import advertised
 from binlogd.settings.quantities import pd_addresses
 from binlogd.settings.setup import Setup
 from binlogd.status import NodeEntry
-from binlogd.tso import Tso
+from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.registry import DRAINER, PUMP
 
 _LISTS = {"pumps": PUMP, "drainers": DRAINER}
@@ -198,6 +200,73 @@ class _Tables:
             say(text)
 
 
+class LogLines:
+    """The answers to one command as `binlogctl` writes them: lines of PingCAP's unified log format,
+    whose words scripts look for. Nothing is said of a change in the registry, as there."""
+
+    def listed(self, found: Sequence[NodeStatus]) -> None:
+        """One line a node."""
+        for each in found:
+            log_line("INFO", "query node", type=_NODE_TYPES[each.kind], node=node_text(each))
+
+    def marked(self, found: Sequence[NodeStatus]) -> None:
+        """Silence is success."""
+
+    def acted(self, node_id: str, action: str, answer: Mapping[str, Any], *, is_done: bool) -> None:
+        """A refusal is a failure here; binlogctl does not read the answer."""
+        if is_done:
+            log_line("INFO", "Apply action on node success", action=action, NodeID=node_id)
+        else:
+            log_line(
+                "FATAL", "fail to execute command", command=action, error=str(answer["message"])
+            )
+
+    def saved(self, ts: Tso, path: Path) -> None:
+        """Where a new Drainer is to begin."""
+        log_line("INFO", "save meta", meta=f"commitTS: {ts}", file=str(path))
+
+    def encrypted(self, hidden: str) -> None:
+        """For `encrypted_password`."""
+        log_line("INFO", "encrypt text", encrypted=hidden)
+
+    @contextmanager
+    def failures(self, word: str) -> Iterator[None]:
+        """An error of its block is a line and the exit code 1."""
+        try:
+            yield
+        except BinlogdError as error:
+            log_line("FATAL", "fail to execute command", command=word, error=str(error))
+            raise typer.Exit(1) from error
+
+
+def log_line(level: str, message: str, **facts: str) -> None:
+    """One line of the log, of now."""
+    now_ms = WallClock().wall_ms()
+    now = datetime.fromtimestamp(now_ms // 1000).astimezone()
+    stamp = f"{now:%Y/%m/%d %H:%M:%S}.{now_ms % 1000:03d} {_zone(now)}"
+    shown = "".join(f" [{name}={_value(value)}]" for name, value in facts.items())
+    sys.stdout.write(f"[{stamp}] [{level}] [<unknown>] [{_value(message)}]{shown}\n")
+
+
+def node_text(node: NodeStatus) -> str:
+    """A node as Go prints it; its time is in the zone of this machine, to the second."""
+    heard = datetime.fromtimestamp(physical_ms(node.update_ts) // 1000).astimezone()
+    return (
+        f"{{NodeID: {node.node_id}, Addr: {node.host}, State: {node.state},"
+        f" MaxCommitTS: {node.max_commit_ts}, UpdateTime: {heard:%Y-%m-%d %H:%M:%S %z %Z}}}"
+    )
+
+
+def _zone(moment: datetime) -> str:
+    offset = f"{moment:%z}"
+    return f"{offset[:3]}:{offset[3:5]}"
+
+
+def _value(text: str) -> str:
+    is_plain = text.isprintable() and not _QUOTED & set(text) and text
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
 _Manner = _Tables | LogLines
 """How answers are written."""
 
@@ -303,3 +372,44 @@ def _encrypt(text: str, manner: _Manner) -> None:
             " hexadecimal digits, here and where binlogd runs"
         )
     manner.encrypted(passwords.encrypt(text, key, os.getrandom))
+
+
+_DIRECTORY_MODE, _FILE_MODE = 0o700, 0o644
+_TIME = "%Y-%m-%d %H:%M:%S %z %Z"
+
+
+def save(setup: Setup, directory: Path, time_zone: str) -> tuple[Tso, Path]:
+    """Asks PD for the time and writes it; what was written, and where. The original's two lines of
+    time make its file one that no Drainer can read; here they are comments. Raises ConfigError,
+    UpstreamUnavailable."""
+    ts = offline_commands.timestamp_of_pd(setup)
+    path = directory / "savepoint"
+    try:
+        directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        beside = path.with_suffix(".tmp")
+        beside.write_text("".join(f"{line}\n" for line in _lines(ts, time_zone)))
+        beside.chmod(_FILE_MODE)
+        os.replace(beside, path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror or error}; name a directory that may be written, by"
+            " --data-dir"
+        ) from error
+    return ts, path
+
+
+def _lines(ts: Tso, time_zone: str) -> list[str]:
+    lines = [f"commitTS = {ts}"]
+    if time_zone:
+        now = datetime.fromtimestamp(physical_ms(ts) / 1000, tz=UTC)
+        try:
+            there = now.astimezone(ZoneInfo(time_zone))
+        except (ZoneInfoNotFoundError, ValueError):
+            warn(f"time zone {time_zone} is not known: left out")
+        else:
+            lines += [f"# {each.strftime(_TIME)}" for each in (now, there)]
+    return lines
+
+
+_NODE_TYPES = {"pumps": "pump", "drainers": "drainer"}
+_QUOTED = frozenset(' "=[]\\')

@@ -50,8 +50,7 @@ from binlogd.tso import NO_TS, Tso, behind_s, compose
 from binlogd.upstream.entry import entry
 from binlogd.upstream.metrics import say_upstream, upstream_status
 from binlogd.upstream.registry import DRAINER, PUMP
-from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import SkipEntry
+from binlogd.upstream.store import SkipEntry, SkipList
 from binlogd.upstream.upstream import UpstreamStatistics
 from binlogd.wire.text import binlog_text
 

@@ -15,7 +15,7 @@ import structlog
 
 from binlogd.grpc.http2 import Http2Limits, Servable
 from binlogd.host.tls import ServerTls
-from binlogd.placement.refusals import PumpToCome
+from binlogd.placement.calls import PumpToCome
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.settings.operators import Network
 

@@ -27,8 +27,7 @@ from binlogd.status import UpstreamPart
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
 from binlogd.upstream.etcd.client import EtcdClient
-from binlogd.upstream.history import JobSource, SchemaHistory
-from binlogd.upstream.job_sources import job_source
+from binlogd.upstream.history import JobSource, SchemaHistory, job_source
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
 from binlogd.upstream.pd.client import PdClient
@@ -36,8 +35,7 @@ from binlogd.upstream.pd.cluster import ToldCluster, open_cluster
 from binlogd.upstream.pd.gc_hold import GcHold
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import PUMP, NodeRegistry
-from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.store import SkipList, UpstreamStore
 from binlogd.upstream.tidb.jobs import TidbJobs
 from binlogd.upstream.tidb.oracle import TidbTso
 from binlogd.upstream.tidb.servers import Several

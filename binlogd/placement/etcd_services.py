@@ -1,19 +1,26 @@
-"""etcd's services on the keyspace of this process; `watches` has those of a stream.
+"""etcd's services on the keyspace of this process.
 
-Source: go.etcd.io/etcd etcdserver/api/v3rpc/key.go, lease.go, member.go.
+Source: go.etcd.io/etcd etcdserver/api/v3rpc/key.go, lease.go, member.go, watch.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
 
-from grpclib.const import Handler
+from grpclib.const import Handler, Status
+from grpclib.exceptions import GRPCError
 
+from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.messages import BytesStream, begin_answer
 from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX, as_status, unary
-from binlogd.placement.watches import PROGRESS_S, Watches
+from binlogd.upstream.keyspace.requests import STANDS_IN, event, is_empty_range
 from binlogd.upstream.keyspace.store import KeyspaceStore
+from binlogd.upstream.keyspace.versions import KeyVersion
 from binlogd.wire.generated.etcdserverpb import (
     DeleteRangeRequest,
     LeaseGrantRequest,
@@ -28,7 +35,200 @@ from binlogd.wire.generated.etcdserverpb import (
     PutRequest,
     RangeRequest,
     TxnRequest,
+    WatchCreateRequest,
+    WatchRequest,
+    WatchResponse,
 )
+
+WATCHES_MAX = 4096
+"""Of one stream."""
+PROGRESS_S = 600.0
+"""A watch of which nothing was said for so long is told how far it is, if it wants that."""
+_REQUESTS_MAX = 64  # that wait; the next ones are not read
+_ANSWER_BYTES = 1 << 20
+_NONE = -1
+"""The watch id of answers that belong to none."""
+_NEWEST = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class _Watch:
+    start: bytes
+    end: bytes
+    next_revision: int
+    wants_progress: bool
+    told_s: float
+    """When something was said of it, by the loop's clock."""
+
+
+class Watches:
+    """Many watches on one stream.
+
+    Invariant. On a stream the answer to a request comes before the events that follow from it, and
+    after the end of a watch nothing more is said of it. A progress names no revision whose events
+    have not been sent, because a client goes on behind it when its connection is lost.
+    Why it holds. One task owns the watches of a stream, takes the requests in their order, and is
+    the only one that sends. What has not been sent is not remembered, but read from the keyspace
+    when the peer takes it: a slow peer costs nothing, and is told when the compaction has overtaken
+    it. For the revision of a progress it looks where its watches stand, and not how far the
+    keyspace is.
+    """
+
+    def __init__(self, keyspace: KeyspaceStore, stream: BytesStream, progress_s: float) -> None:
+        self._keyspace, self._stream, self._progress_s = keyspace, stream, progress_s
+        self._watches: dict[int, _Watch] = {}
+        self._next_id = 0
+        self._requests: asyncio.Queue[WatchRequest] = asyncio.Queue(_REQUESTS_MAX)
+        self._wake = asyncio.Event()
+        self._has_ended = self._is_asked = False
+        self._failure: GRPCError | None = None
+
+    async def run(self) -> None:
+        """Until the peer has no more requests. Raises GRPCError."""
+        with self._keyspace.listening(self._wake):
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(self._read(), name="watch requests")
+                while not self._has_ended:
+                    self._wake.clear()
+                    await self._take_requests()
+                    if not await self._send_changes():
+                        await self._say_progress()
+                        await self._wait()
+                reading.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _read(self) -> None:
+        try:
+            async for request in requests(self._stream, WatchRequest, MESSAGE_BYTES_MAX):
+                await self._requests.put(request)
+                self._wake.set()
+        except GRPCError as error:
+            self._failure = error
+        self._end()
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._wake.set()
+
+    async def _wait(self) -> None:
+        """Until there is something to do, or a watch is due."""
+        told_s = [each.told_s for each in self._waiting().values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(min(told_s) + self._progress_s if told_s else None):
+                await self._wake.wait()
+
+    async def _say_progress(self) -> None:
+        """To whoever has asked, and to watches of which nothing was said for long."""
+        if self._is_asked:
+            self._is_asked = False
+            upto = min((each.next_revision - 1 for each in self._watches.values()), default=_NEWEST)
+            header = self._keyspace.header(min(upto, self._keyspace.revision))
+            await self._say(WatchResponse(header=header, watch_id=_NONE))
+        until_s = _now_s() - self._progress_s
+        for number, watch in self._waiting().items():
+            if watch.told_s <= until_s:
+                watch.told_s = _now_s()
+                header = self._keyspace.header(
+                    min(watch.next_revision - 1, self._keyspace.revision)
+                )
+                await self._say(WatchResponse(header=header, watch_id=number))
+
+    def _waiting(self) -> Mapping[int, _Watch]:
+        return {number: each for number, each in self._watches.items() if each.wants_progress}
+
+    # --- requests --------------------------------------------------------------------------
+
+    async def _take_requests(self) -> None:
+        while not self._requests.empty():
+            request = self._requests.get_nowait()
+            if request.create_request is not None:
+                await self._create(request.create_request)
+            elif request.cancel_request is not None:
+                number = request.cancel_request.watch_id
+                if self._watches.pop(number, None) is not None:
+                    await self._say(WatchResponse(watch_id=number, canceled=True))
+            elif request.progress_request is not None:
+                self._is_asked = True
+
+    async def _create(self, request: WatchCreateRequest) -> None:
+        start, end = request.key or b"\0", request.range_end
+        refusal = ""
+        if is_empty_range(start, end):
+            refusal = "mvcc: watcher range is empty"
+        elif request.watch_id or request.prev_kv or request.filters:
+            refusal = f"{STANDS_IN}: watches have no ids of their clients, no prev_kv, no filters"
+        elif len(self._watches) >= WATCHES_MAX:
+            refusal = f"there are {WATCHES_MAX} watches on this stream"
+        if refusal:
+            await self._say(
+                WatchResponse(watch_id=_NONE, created=True, canceled=True, cancel_reason=refusal)
+            )
+            return
+        number, self._next_id = self._next_id, self._next_id + 1
+        header = self._keyspace.header()
+        since = request.start_revision or header.revision + 1
+        self._watches[number] = _Watch(start, end, since, request.progress_notify, _now_s())
+        await self._say(WatchResponse(header=header, watch_id=number, created=True))
+
+    # --- events ----------------------------------------------------------------------------
+
+    async def _send_changes(self) -> bool:
+        """Some of what every watch has not seen; False if there is nothing left."""
+        is_behind = False
+        for number, watch in list(self._watches.items()):
+            try:
+                changes = await self._keyspace.changes(watch.start, watch.end, watch.next_revision)
+            except UpstreamUnavailable as error:
+                self._failure = GRPCError(Status.UNAVAILABLE, str(error))
+                self._end()
+                return True
+            if changes is None:
+                del self._watches[number]
+                await self._say(self._overtaken(number))
+                continue
+            watch.next_revision = changes.next_revision
+            is_behind = is_behind or changes.next_revision <= changes.revision
+            if changes.versions:
+                watch.told_s = _now_s()
+            for some in _answers(changes.versions):
+                header = self._keyspace.header(changes.revision)
+                events = [event(change) for change in some]
+                await self._say(WatchResponse(header=header, watch_id=number, events=events))
+        return is_behind
+
+    def _overtaken(self, number: int) -> WatchResponse:
+        header = self._keyspace.header()
+        header.revision = 0  # as in the original: it is not up to any revision
+        return WatchResponse(
+            header=header,
+            watch_id=number,
+            canceled=True,
+            compact_revision=self._keyspace.compacted,
+        )
+
+    async def _say(self, answer: WatchResponse) -> None:
+        if answer.header is None:
+            answer.header = self._keyspace.header()
+        await send(self._stream, answer)
+
+
+def _answers(shown: Sequence[KeyVersion]) -> list[list[KeyVersion]]:
+    """Cut into answers that are not too large, and never within a revision."""
+    answers: list[list[KeyVersion]] = []
+    size = _ANSWER_BYTES
+    for _, same in groupby(shown, key=lambda change: change.mod_revision):
+        together = list(same)
+        if size >= _ANSWER_BYTES:
+            answers.append([])
+            size = 0
+        answers[-1] += together
+        size += sum(change.size for change in together)
+    return answers
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class EtcdServices:

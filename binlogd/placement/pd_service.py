@@ -5,7 +5,8 @@ There is no TiKV here. Every key is in one region, and its one store is this pro
 the history of DDL jobs and nothing else (`history_service.py`). Safe points of services are kept,
 as PD keeps them, in the keyspace; nobody collects garbage by them.
 
-Source: PD server/grpc_service.go, server/storage/endpoint/gc_safe_point.go.
+Source: PD server/grpc_service.go (StoreGlobalConfig, LoadGlobalConfig among them),
+server/storage/endpoint/gc_safe_point.go.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
+from binlogd.errors import EtcdRefused
 from binlogd.grpc.messages import BytesStream, begin_answer
 from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX, as_status, unary
@@ -26,9 +28,13 @@ from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
 from binlogd.upstream.pd.client import STANDS_IN
 from binlogd.upstream.pd.members import UNTOLD
+from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store
 from binlogd.wire.generated.pdpb import (
+    Error,
+    ErrorType,
+    EventType,
     GetAllStoresRequest,
     GetAllStoresResponse,
     GetClusterInfoRequest,
@@ -42,8 +48,11 @@ from binlogd.wire.generated.pdpb import (
     GetRegionResponse,
     GetStoreRequest,
     GetStoreResponse,
+    GlobalConfigItem,
     IsBootstrappedRequest,
     IsBootstrappedResponse,
+    LoadGlobalConfigRequest,
+    LoadGlobalConfigResponse,
     Member,
     RegionWithLeader,
     RequestHeader,
@@ -51,6 +60,8 @@ from binlogd.wire.generated.pdpb import (
     ScanRegionsRequest,
     ScanRegionsResponse,
     ServiceMode,
+    StoreGlobalConfigRequest,
+    StoreGlobalConfigResponse,
     Timestamp,
     TsoRequest,
     TsoResponse,
@@ -289,3 +300,79 @@ def _everything() -> tuple[Region, Peer]:
     peer = Peer(id=_PEER, store_id=_STORE)
     epoch = RegionEpoch(conf_ver=1, version=1)
     return Region(id=_REGION, region_epoch=epoch, peers=[peer]), peer
+
+
+_ROOT = "/global/config"
+
+
+class GlobalConfig:
+    """The part of `pdpb.PD` that keeps TiDB's settings of the cluster: keys of the keyspace, so
+    that whoever looks there sees the same."""
+
+    def __init__(self, keyspace: KeyspaceStore) -> None:
+        self._keyspace = keyspace
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+        return {
+            "/pdpb.PD/LoadGlobalConfig": unary(LoadGlobalConfigRequest, self._load),
+            "/pdpb.PD/StoreGlobalConfig": unary(StoreGlobalConfigRequest, self._store),
+        }
+
+    async def _load(self, request: LoadGlobalConfigRequest) -> LoadGlobalConfigResponse:
+        """Those that were named, or all of a path."""
+        if request.names:
+            root = _root(request.config_path)
+            items = [await self._named(root, name) for name in request.names]
+            return LoadGlobalConfigResponse(items=items, revision=self._keyspace.revision)
+        start, end = _span(request.config_path)
+        found = await self._keyspace.range(etcd.RangeRequest(key=start, range_end=end))
+        assert found.header is not None, "the keyspace always says it"
+        return LoadGlobalConfigResponse(
+            items=[_item(each.key, each.value) for each in found.kvs],
+            revision=found.header.revision,
+        )
+
+    async def _named(self, root: str, name: str) -> GlobalConfigItem:
+        key = f"{root}/{name}".encode()
+        found = (await self._keyspace.range(etcd.RangeRequest(key=key))).kvs
+        if found:
+            return _item(name.encode(), found[0].value)
+        missing = ErrorType(ErrorType.GLOBAL_CONFIG_NOT_FOUND)
+        return GlobalConfigItem(
+            name=name, error=Error(type=missing, message=f"[{root}/{name}] not found")
+        )
+
+    async def _store(self, request: StoreGlobalConfigRequest) -> StoreGlobalConfigResponse:
+        """All of them, or none."""
+        root = _root(request.config_path)
+        ops = []
+        for item in request.changes:
+            key = f"{root}/{item.name}".encode()
+            if item.kind == EventType.DELETE:
+                ops.append(etcd.RequestOp(request_delete_range=etcd.DeleteRangeRequest(key=key)))
+            else:
+                put = etcd.PutRequest(key=key, value=item.payload or item.value.encode())
+                ops.append(etcd.RequestOp(request_put=put))
+        try:
+            await self._keyspace.txn(etcd.TxnRequest(success=ops))
+        except EtcdRefused as error:
+            unknown = ErrorType(ErrorType.UNKNOWN)
+            return StoreGlobalConfigResponse(error=Error(type=unknown, message=str(error)))
+        return StoreGlobalConfigResponse()
+
+
+def _root(path: str) -> str:
+    """Without a path it is that of the clients before 6.6, which know none."""
+    return path.rstrip("/") or _ROOT
+
+
+def _span(path: str) -> tuple[bytes, bytes]:
+    """All that begins so."""
+    prefix = path.encode() or f"{_ROOT}/".encode()
+    return prefix, prefix[:-1] + bytes([prefix[-1] + 1])  # UTF-8 ends with no 0xff
+
+
+def _item(key: bytes, value: bytes) -> GlobalConfigItem:
+    text = value.decode(errors="replace")
+    return GlobalConfigItem(name=key.decode(errors="replace"), value=text, payload=value)

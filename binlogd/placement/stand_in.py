@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from binlogd.grpc.http2 import Servable
 from binlogd.grpc.methods import OpenStreams
+from binlogd.placement.calls import Refusals
 from binlogd.placement.etcd_services import EtcdServices
-from binlogd.placement.global_config import GlobalConfig
 from binlogd.placement.history_service import HistoryService
-from binlogd.placement.pd_service import PD_VERSION, AdvertisedAddress, PdService
-from binlogd.placement.refusals import Refusals
+from binlogd.placement.pd_service import PD_VERSION, AdvertisedAddress, GlobalConfig, PdService
 from binlogd.ports import Clock, ClusterIdentity
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import Tso

@@ -1,6 +1,6 @@
 """Looking up transactions in the log of this process, beside everything else that it does.
 
-The reading is a child process (tools/search_job.py): decoding in a thread would take turns with the
+The reading is a child process (tools/search.py): decoding in a thread would take turns with the
 event loop for the interpreter, and a damaged or enormous record would be this process's trouble.
 One look-up at a time. Who asks meanwhile waits for a moment, as a former look-up that nobody waits
 for any more is ending then, and is refused after it.
@@ -27,7 +27,7 @@ START_S = 10.0
 PATIENCE_S = 2.0
 MEMORY_BYTES_MAX = 512 << 20
 ANSWER_BYTES_MAX = 16 << 20
-_JOB = "binlogd.tools.search_job"
+_JOB = "binlogd.tools.search"
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

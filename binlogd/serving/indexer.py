@@ -1,6 +1,6 @@
 """Keeps the row index beside a running Pump, so that a look-up need not read the whole log.
 
-The work is done by a child process (tools/row_index_job.py) that gives way to everything else: a
+The work is done by a child process (tools/row_indexing.py) that gives way to everything else: a
 Pump that is busy is not held up, and the index follows when there is time. A look-up reads what is
 not indexed yet.
 """
@@ -24,7 +24,7 @@ ROUND_BYTES = 128 << 20
 ROUND_S = 1800.0
 """For a round of a child that gives way to all others; it takes a minute where it need not."""
 BACKOFF_S = 300.0
-_JOB = "binlogd.tools.row_index_job"
+_JOB = "binlogd.tools.row_indexing"
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from binlogd.settings.quantities import listen_address
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A configuration whose paths are in their places (settings/paths.py)."""
+    """A configuration whose paths are in their places (settings/sources.py)."""
 
     config: Config
     is_elsewhere: bool = False

@@ -33,8 +33,7 @@ from binlogd.node.assembly import (
 from binlogd.relay.frame import suffix_of
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
-from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.store import SkipList, UpstreamStore
 from binlogd.upstream.upstream import Upstream
 
 log = structlog.get_logger(__name__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
@@ -15,15 +16,19 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from binlogd.binlog import BinlogType
 from binlogd.drainer.ddl.names import name_of
 from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import TableChange
 from binlogd.errors import CorruptPayload, CorruptRow
+from binlogd.host.child import give, yield_to_others
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES
+from binlogd.serving.indexer import Indexing
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import SchemaState
 from binlogd.tidb.model import ActionType, Job, TableAt
@@ -330,3 +335,16 @@ def _rows(change: TableChange, decoder: RowDecoder) -> Iterator[Mapping[int, Val
         yield from decoder.update(row)
     for row in change.mutation.deleted:
         yield decoder.delete(row)
+
+
+def main() -> int:
+    """One round; CANNOT and a sentence on standard error when it cannot."""
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Indexing)
+    yield_to_others(asked.memory_bytes_max)
+    os.nice(19)
+    directory, bytes_max = Path(asked.data_dir), asked.bytes_max
+    return give(lambda: msgspec.json.encode(index_rows(directory, bytes_max=bytes_max)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,13 +7,18 @@ long as the one behind it, so that what happened a minute ago does not wait for 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
+
+import msgspec
 
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, RowKind
 from binlogd.errors import ConfigError, CorruptPayload, CorruptRow
+from binlogd.host.child import TimeOver, give, stop_after, yield_to_others
 from binlogd.serving.answers import (
     FoundColumn,
     FoundDdl,
@@ -23,11 +28,13 @@ from binlogd.serving.answers import (
     FoundTransaction,
     LookUp,
 )
+from binlogd.serving.finder import Question
 from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import Met, NothingFound, chosen, table_patterns
-from binlogd.tools.reading import Source, transactions
+from binlogd.tools.jobs import known_jobs
+from binlogd.tools.reading import Source, find_sources, transactions
 from binlogd.tools.records import records_of_transaction
 from binlogd.tools.row_index import ANY, RowFrame, picked
 from binlogd.tools.row_indexing import indexed
@@ -359,3 +366,45 @@ def _text(text: str, chars_max: int) -> str:
 
 def _moment(ts: Tso) -> FoundMoment | None:
     return FoundMoment(str(ts), wall_clock(ts)) if NO_TS < ts < MAX_TS else None
+
+
+def main() -> int:
+    """Answers one question; CANNOT and a sentence on standard error when it cannot."""
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    yield_to_others(question.memory_bytes_max)
+    too_large = "a transaction on the way is too large to look at; `binlogd txn` can"
+    return give(lambda: _answered(question), too_large)
+
+
+def _answered(question: Question) -> bytes:
+    found = Found()
+    try:
+        stop_after(question.seconds)
+        _look(question, found)
+        stop_after(0)
+    except TimeOver:
+        found.is_complete = False  # and `found` tells how far it came
+    return msgspec.json.encode(found.answer())
+
+
+def _look(question: Question, found: Found) -> None:
+    log_dir, *others = map(Path, question.paths)
+    sources = find_sources([log_dir, *(path for path in others if _holds_files(path))])
+    log = SearchedLog(sources, known_jobs(sources, None))
+    start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
+    if question.ts:
+        by_timestamp(log, Tso(question.ts), found)
+    elif question.table or not start:
+        wanted = RowQuestion(question.table, question.row, start, stop, question.limit)
+        by_row(log, wanted, found)
+    else:
+        by_time(log, start, stop, question.limit, found)
+
+
+def _holds_files(directory: Path) -> bool:
+    """A relay log begins with the first binlog."""
+    return directory.is_dir() and any(directory.iterdir())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

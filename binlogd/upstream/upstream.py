@@ -19,8 +19,7 @@ from binlogd.tso import Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
-from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.store import SkipList, UpstreamStore
 from binlogd.upstream.tikv.client import TikvStatistics
 from binlogd.upstream.tikv.txn_status import FateStatistics
 

@@ -69,7 +69,7 @@ def look_up(data_dir: Path, row: str) -> tuple[float, float, LookUp]:
     question = Question(table="shop.orders", row={"id": row}, paths=(str(data_dir),), seconds=300)
     begin, cpu_s = perf_counter(), children_s()
     answer = subprocess.run(
-        [sys.executable, "-m", "binlogd.tools.search_job"],
+        [sys.executable, "-m", "binlogd.tools.search"],
         input=msgspec.json.encode(question),
         capture_output=True,
         check=True,

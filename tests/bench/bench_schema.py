@@ -30,8 +30,7 @@ from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import table_to_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from binlogd.upstream.history import SchemaHistory
-from binlogd.upstream.job_sources import job_source
+from binlogd.upstream.history import SchemaHistory, job_source
 from binlogd.upstream.store import UpstreamStore
 from tests.workload import schema as tidb
 from tests.workload.schema import ColumnDef, TableDef, build_table

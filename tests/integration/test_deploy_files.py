@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from binlogd.settings import config
 from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened
-from binlogd.settings.paths import PATHS
+from binlogd.settings.sources import PATHS
 from tests.support.deployment import (
     DEPLOY,
     ROOT,

@@ -14,8 +14,7 @@ from pymysql.err import OperationalError
 
 from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.tidb.job_index import JobIndex
-from binlogd.upstream.history import HistoryLimits
-from binlogd.upstream.job_sources import UrlJobs
+from binlogd.upstream.history import HistoryLimits, UrlJobs
 from binlogd.upstream.tidb.status_port import StatusPort
 from binlogd.wire.mysql import MysqlConnection
 from tests.support.certificates import Authority

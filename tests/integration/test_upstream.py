@@ -24,8 +24,7 @@ from binlogd.tidb.job_index import JobEntry
 from binlogd.tidb.model import Job
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.upstream.cluster import StoredClusterIdentity
-from binlogd.upstream.history import HistoryLimits, SchemaHistory
-from binlogd.upstream.job_sources import job_source
+from binlogd.upstream.history import HistoryLimits, SchemaHistory, job_source
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso, ObservedTso, Overheard
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus

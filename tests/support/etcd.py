@@ -19,8 +19,7 @@ from grpclib.const import Cardinality
 from binlogd.grpc.channel import PlainChannel
 from binlogd.grpc.methods import OpenStreams
 from binlogd.host.tls import ServerTls
-from binlogd.placement.etcd_services import EtcdServices
-from binlogd.placement.watches import PROGRESS_S
+from binlogd.placement.etcd_services import PROGRESS_S, EtcdServices
 from binlogd.serving.server import Server
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore

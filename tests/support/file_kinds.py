@@ -74,7 +74,7 @@ WRITERS: dict[str, list[str]] = {
     "archive/store.py": ["segment of an archive"],
     "archive/upload.py": ["description of an archive"],
     "archive/view.py": ["none: a view ends with who reads it"],
-    "commands/savepoint.py": ["savepoint"],
+    "commands/ctl.py": ["savepoint"],
     "drainer/files/sink.py": ["file of a sink", "compressed file", "savepoint"],
     "drainer/schema_log.py": ["schema log"],
     "drainer/sqlite/sink.py": ["none: a replica is the user's database, read by the user"],

@@ -27,7 +27,8 @@ from binlogd.snapshot.spec import ChangesOptions, ExportSpec, TypeOptions
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.built_on import Base, open_base
 from binlogd.snapshot.tables.catalog import Catalog, Origin, catalog, name_in
-from binlogd.snapshot.writing import carried, change_writer, write, writer
+from binlogd.snapshot.writing import carried, write, writer
+from binlogd.snapshot.writing.changes import write_changes
 from binlogd.snapshot.writing.files import FileTarget, Written, told
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
@@ -130,9 +131,7 @@ class PlainExport:
                     (part, map(state.net, changes_of(rows, name_of))) for part, rows in shuffled
                 ]
             for part, rows in parts:
-                done = change_writer.write_changes(
-                    rows, plans, known.tracker, target, part, options
-                )
+                done = write_changes(rows, plans, known.tracker, target, part, options)
                 written += _written(done)
         tables, _ = write.entries(known, written, target, has_empty=False)
         return publish(job / "staging", job, manifest(commit_ts, *tables))

@@ -13,8 +13,7 @@ from binlogd.placement.stand_in import StandIn
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS
 from binlogd.upstream.cluster import StoredClusterIdentity
-from binlogd.upstream.history import SchemaHistory
-from binlogd.upstream.job_sources import job_source
+from binlogd.upstream.history import SchemaHistory, job_source
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.store import UpstreamStore

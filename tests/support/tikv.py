@@ -26,7 +26,7 @@ from binlogd.tidb.datum import comparable_int
 from binlogd.tidb.meta_keys import key_of_pd, pd_key
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 from binlogd.upstream.tikv.client import TikvClient, TikvLimits
-from binlogd.upstream.tikv.places import LocatedRegion
+from binlogd.upstream.tikv.regions import LocatedRegion
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.wire.generated import errorpb, kvrpcpb, metapb
 from binlogd.wire.generated.kvrpcpb import (

@@ -31,9 +31,8 @@ from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavaila
 from binlogd.host.threads import Threads
 from binlogd.upstream.keyspace import requests
 from binlogd.upstream.keyspace.database import EtcdIdentity, KeyspaceDatabase
-from binlogd.upstream.keyspace.leases import Leases
 from binlogd.upstream.keyspace.requests import Deciding
-from binlogd.upstream.keyspace.versions import Draft, Keyspace, KeyVersion
+from binlogd.upstream.keyspace.versions import Draft, Keyspace, KeyVersion, Leases
 from binlogd.wire.generated.etcdserverpb import (
     DeleteRangeRequest,
     DeleteRangeResponse,

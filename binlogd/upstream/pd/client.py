@@ -23,7 +23,7 @@ from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, PdLimits, Way, reason
 from binlogd.upstream.pd.members import Address
-from binlogd.upstream.tikv.places import LocatedRegion
+from binlogd.upstream.tikv.regions import LocatedRegion
 from binlogd.wire.generated import metapb, pdpb
 from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
 

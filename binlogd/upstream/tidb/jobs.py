@@ -18,8 +18,7 @@ import structlog
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tidb.job_index import JobIndex
-from binlogd.upstream.history import HistoryLimits, stored_job
-from binlogd.upstream.job_sources import UrlJobs
+from binlogd.upstream.history import HistoryLimits, UrlJobs, stored_job
 from binlogd.upstream.store import StoredJob
 from binlogd.upstream.tidb.servers import Several
 from binlogd.upstream.tidb.sql import TidbSql

@@ -20,8 +20,8 @@ from binlogd.ports import TsoSource
 from binlogd.tidb.meta_keys import KeyRange
 from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.tikv.pairs import Pair, ScanAnswer
-from binlogd.upstream.tikv.places import RegionDirectory
 from binlogd.upstream.tikv.reaction import LOCKED, NOT_READY, Patience
+from binlogd.upstream.tikv.regions import RegionDirectory
 from binlogd.upstream.tikv.router import RegionRouter, RouterStatistics
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.wire.generated import kvrpcpb

@@ -3,16 +3,52 @@
 Keys here are as TiKV takes them, not as PD has them. What is known may be old: a store says so, and
 then it is forgotten.
 
-Source: tikv/client-go internal/locate/region_cache.go.
+Source: tikv/client-go internal/locate/region_cache.go; pingcap/kvproto proto/pdpb.proto, GetRegion,
+GetStore, GetGCSafePoint, UpdateServiceGCSafePoint.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from binlogd.tidb.meta_keys import key_of_pd
+from binlogd.tso import Tso
 from binlogd.wire.generated import metapb
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedRegion:
+    """A region and its leader as PD knows them; its bounds have PD's form."""
+
+    region: metapb.Region
+    leader: metapb.Peer | None
+
+
+class RegionDirectory(Protocol):
+    """PD, as a client of TiKV needs it. Every method raises UpstreamUnavailable."""
+
+    async def region(self, key: bytes) -> LocatedRegion | None:
+        """The region of a key in PD's form (`pd_key`); None: PD knows none at this moment."""
+        ...
+
+    async def store(self, store_id: int) -> metapb.Store | None:
+        """A store, also one that is gone for good (Tombstone); None: there never was one."""
+        ...
+
+    async def gc_safe_point(self, ts: Tso) -> Tso:
+        """What lies at or below it may have been collected, or is about to be, unless it is the
+        newest of its key; to be held against `ts`."""
+        ...
+
+    async def hold_gc(self, service: str, ts: Tso, ttl_s: int) -> Tso:
+        """Asks that nothing above `ts` be collected for `ttl_s` seconds from now; 0 lets go.
+
+        Returns the lowest timestamp that somebody holds: above `ts`, it came too late.
+        """
+        ...
+
 
 _LEADS = (metapb.PeerRole.Voter, metapb.PeerRole.IncomingVoter)
 _REGIONS_MAX = 16_384

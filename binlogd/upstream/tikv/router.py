@@ -21,7 +21,6 @@ from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
 from binlogd.grpc.methods import NO_MESSAGE
 from binlogd.tidb.meta_keys import pd_key
-from binlogd.upstream.tikv.places import RegionDirectory
 from binlogd.upstream.tikv.reaction import (
     AT_ONCE,
     LEADERLESS,
@@ -32,7 +31,7 @@ from binlogd.upstream.tikv.reaction import (
     Wait,
     react,
 )
-from binlogd.upstream.tikv.regions import Region, RegionMap
+from binlogd.upstream.tikv.regions import Region, RegionDirectory, RegionMap
 from binlogd.upstream.tikv.stores import Connection, Stores
 from binlogd.wire.generated import errorpb, kvrpcpb, metapb
 

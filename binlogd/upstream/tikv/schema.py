@@ -28,7 +28,7 @@ from binlogd.tso import Tso
 from binlogd.upstream.history import HistoryLimits, stored_job
 from binlogd.upstream.store import StoredJob
 from binlogd.upstream.tikv.client import TikvClient
-from binlogd.upstream.tikv.places import RegionDirectory
+from binlogd.upstream.tikv.regions import RegionDirectory
 
 log = structlog.get_logger(__name__)
 

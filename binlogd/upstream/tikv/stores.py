@@ -10,7 +10,7 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import PlainChannel
 from binlogd.host.tls import ClientTls
 from binlogd.settings.quantities import host_and_port
-from binlogd.upstream.tikv.places import RegionDirectory
+from binlogd.upstream.tikv.regions import RegionDirectory
 from binlogd.wire.generated.metapb import StoreState
 
 

@@ -19,7 +19,7 @@ from binlogd.ports import Committed, OpenPrewrite, Pending, RolledBack, TsoSourc
 from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.tikv import fate
 from binlogd.upstream.tikv.client import TikvClient
-from binlogd.upstream.tikv.places import RegionDirectory
+from binlogd.upstream.tikv.regions import RegionDirectory
 
 _AT_ONCE = 64
 _ANSWER_S = 20.0

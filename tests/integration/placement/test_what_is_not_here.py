@@ -13,7 +13,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.grpc.channel import PlainChannel
-from binlogd.placement.refusals import REASONS
+from binlogd.placement.calls import REASONS
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import kvrpcpb, pdpb, tikvpb
 from binlogd.wire.generated.grpc.health import v1 as health

@@ -25,8 +25,7 @@ from binlogd.pump.rpc.service import CisternService, PumpService
 from binlogd.serving.handshakes import HandshakeLimits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.history import SchemaHistory
-from binlogd.upstream.job_sources import job_source
+from binlogd.upstream.history import SchemaHistory, job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire import peek
 from tests.support.certificates import Authority

@@ -20,8 +20,7 @@ from binlogd.tools.pump_log import joined
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.history import SchemaHistory
-from binlogd.upstream.job_sources import job_source
+from binlogd.upstream.history import SchemaHistory, job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.peek import peek, prewrite_binlog
 from tests.support.pump_world import at, commit, eventually, posix_world, written

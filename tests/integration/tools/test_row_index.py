@@ -21,8 +21,7 @@ from binlogd.tools.row_indexing import index_rows, indexed
 from binlogd.tools.search import Found, RowQuestion, SearchedLog, by_row
 from binlogd.tools.shown import value_text
 from binlogd.tso import MAX_TS, NO_TS, Tso
-from binlogd.upstream.history import SchemaHistory
-from binlogd.upstream.job_sources import job_source
+from binlogd.upstream.history import SchemaHistory, job_source
 from binlogd.upstream.store import UpstreamStore
 from tests.support.pump_world import ROOMY, eventually, posix_world, written
 from tests.support.recordings_reader import RECORDINGS, committed, records

@@ -19,8 +19,7 @@ from binlogd.tidb.model import (
 )
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from binlogd.upstream.history import HistoryLimits, SchemaHistory
-from binlogd.upstream.job_sources import job_source
+from binlogd.upstream.history import HistoryLimits, SchemaHistory, job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.upstream.tikv.schema import TikvJobs, TikvSchema

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from binlogd.cli import as_go_reads_flags
-from binlogd.commands.as_binlogctl import LogLines, say
+from binlogd.commands.ctl import LogLines, log_line
 from binlogd.errors import ConfigError
 from binlogd.ports import NodeStatus
 from binlogd.tso import Tso, compose
@@ -70,7 +70,7 @@ def test_a_failure_is_a_line_and_the_exit_code_1(capsys: pytest.CaptureFixture[s
 
 
 def test_a_value_can_end_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    say("INFO", "x", one="a\nb", two="[]", three="", four="ü")
+    log_line("INFO", "x", one="a\nb", two="[]", three="", four="ü")
     assert said(capsys) == ['[x] [one="a\\nb"] [two="[]"] [three=""] [four=ü]']
 
 

@@ -15,8 +15,7 @@ from binlogd.errors import ConfigError
 from binlogd.settings import passwords, sources
 from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened
-from binlogd.settings.paths import PATHS
-from binlogd.settings.sources import Settings
+from binlogd.settings.sources import PATHS, Settings
 
 TOKEN = "0123456789abcdef-token"
 

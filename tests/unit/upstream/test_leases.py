@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from binlogd.errors import EtcdRefused
-from binlogd.upstream.keyspace.leases import TTL_MAX_S, Leases
+from binlogd.upstream.keyspace.versions import TTL_MAX_S, Leases
 
 
 def test_who_is_kept_alive_stays() -> None:
