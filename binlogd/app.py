@@ -21,7 +21,6 @@ import structlog
 
 from binlogd.archive.archiver import HOLD, archiving
 from binlogd.drainer.backoff import Backoff
-from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.exporting import export_queue_for
@@ -80,7 +79,6 @@ from binlogd.tools.restoring import (
     Beside,
     LastResort,
     decided_skips,
-    read_checkpoint,
     restore_from,
 )
 from binlogd.tso import NO_TS, Tso
@@ -122,11 +120,6 @@ def restore(setup: Setup, to_ts: Tso | None = None) -> Restored:
     return run(_restore(setup, to_ts))
 
 
-def stored_checkpoint(setup: Setup) -> Checkpoint | None:
-    """The checkpoint that the downstream holds; nothing is changed there. Raises ConfigError."""
-    return run(read_checkpoint(setup))
-
-
 async def _serve(reloading: Reloading) -> int:
     disk = PosixDisk()
     await check_address(*listen_address(reloading.setup.config.addr))
@@ -154,7 +147,8 @@ async def _serve_in(reloading: Reloading, disk: PosixDisk) -> int:
 
 async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -> int:
     setup = reloading.setup
-    _say_what_has_no_effect(setup.config)
+    for key, reason in without_effect(setup.config, Config()):
+        log.warning("key_without_effect", key=key, reason=reason)
     names = await identity(setup, disk)
     tracing = make_tracing(setup, names.pump)
     traces = tracing.traces if tracing is not None else None
@@ -207,11 +201,6 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
     return await _live(setup, node, upstream, guard)
 
 
-def _say_what_has_no_effect(config: Config) -> None:
-    for key, reason in without_effect(config, Config()):
-        log.warning("key_without_effect", key=key, reason=reason)
-
-
 def _stand_in(
     setup: Setup, upstream: Upstream, names: Identity, pump: Pump | None
 ) -> StandIn | None:
@@ -244,7 +233,9 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
     receiving = node.receiving
-    queue = _queue(setup, upstream, node)
+    node.exports = queue = export_queue_for(
+        setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS
+    )
     watch = Watch(node.own_status, node.counts, node.decided_skips, node.clock)
     server = Server(
         _services(node),
@@ -304,15 +295,6 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     await membership.leave()
     log.info("service_stopped", state=node.state.value)
     return 0 if was_done else 1
-
-
-def _queue(setup: Setup, upstream: Upstream, node: Node) -> ExportQueue | None:
-    receiving = node.receiving
-    queue = export_queue_for(
-        setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS
-    )
-    node.exports = queue
-    return queue
 
 
 def _beside(

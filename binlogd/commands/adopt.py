@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -55,8 +56,7 @@ async def _adopted(
 ) -> Adopted:
     settings = setup.config.pump
     segment_bytes = settings.segment_size
-    disk = PosixDisk(threads=2)
-    try:
+    with closing(PosixDisk(threads=2)) as disk:
         return await adopt_directories(
             directories,
             setup.data_dir,
@@ -66,8 +66,6 @@ async def _adopted(
             options=ShardOptions(log=LogLimits(segment_bytes_max=segment_bytes)),
             passes_over_damage=skip_damaged,
         )
-    finally:
-        disk.close()
 
 
 def _print(setup: Setup, done: Adopted) -> None:

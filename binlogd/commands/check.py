@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -63,8 +64,7 @@ def check(
 
 async def _checked(setup: Setup, told: Told, *, repairs: bool, copy_to: Path | None) -> Checked:
     segment_bytes = setup.config.pump.segment_size
-    disk = PosixDisk(threads=2)
-    try:
+    with closing(PosixDisk(threads=2)) as disk:
         return await check_and_repair(
             setup.data_dir,
             disk,
@@ -73,8 +73,6 @@ async def _checked(setup: Setup, told: Told, *, repairs: bool, copy_to: Path | N
             copy_to=copy_to,
             options=ShardOptions(log=LogLimits(segment_bytes_max=segment_bytes)),
         )
-    finally:
-        disk.close()
 
 
 def _document(checked: Checked) -> dict[str, object]:

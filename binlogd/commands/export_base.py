@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -46,12 +47,9 @@ def base(
     if at is not None and (withdraw or at <= 0):
         raise ConfigError("binlogd base: --at takes a commit_ts above 0, without --withdraw")
     setup = load_setup(config_file, data_dir)
-    disk = PosixDisk(threads=1)
-    try:
+    with closing(PosixDisk(threads=1)) as disk:
         bases = Bases(setup.data_dir, disk)
         holds = asyncio.run(_changed(bases, name, at, withdraw=withdraw))
-    finally:
-        disk.close()
     if as_json:
         typer.echo(json.dumps({hold.name: hold.ts for hold in holds}))
     elif not holds:

@@ -48,10 +48,6 @@ _OPEN = ("waiting", "running")
 _BAD_REQUEST, _NOT_FOUND, _ACCEPTED = 400, 404, 202
 
 
-class ExportEnded(GaveUp):
-    """The export failed over there, or somebody cancelled it."""
-
-
 def setup_for(via: str, config_file: Path | None, data_dir: str | None) -> Setup:
     """How to reach a node at `host:port`, `http://host:port` or `https://host:port`; certificates
     and the token are those of the configuration. Raises ConfigError."""
@@ -91,7 +87,7 @@ def check_words(context: typer.Context, *, via: bool) -> None:
 def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:
     """Asks for a snapshot and waits for it. Ctrl-C and SIGTERM cancel it.
 
-    Raises NotRunning, ConfigError, Refused, ExportEnded.
+    Raises NotRunning, ConfigError, Refused, GaveUp.
     """
     with ExportProgress(Console(stderr=True)) as shown:
         job = loop.run(loop.ended_by_term(_made(setup, request, shown.advance)))
@@ -180,15 +176,15 @@ async def _cancel(setup: Setup, number: int) -> None:
             while (await _looked_again(setup, number)).state in _OPEN:
                 pass
     except TimeoutError:
-        raise ExportEnded(
+        raise GaveUp(
             f"export {number} was asked to end, and has not within {CANCEL_S:g} s"
         ) from None
 
 
 def _raise(job: ExportJob) -> None:
     if job.state == "cancelled":
-        raise ExportEnded(f"export {job.id} was cancelled by somebody; nothing was published")
-    raise (ConfigError if job.exit_code == WRONG_EXIT else ExportEnded)(job.message)
+        raise GaveUp(f"export {job.id} was cancelled by somebody; nothing was published")
+    raise (ConfigError if job.exit_code == WRONG_EXIT else GaveUp)(job.message)
 
 
 def _asked(setup: Setup, method: str, route: str, body: bytes | None = None) -> ExportJob:
@@ -205,5 +201,5 @@ def _decoded(status: int, body: bytes, kind: Any) -> Any:
     except (ValueError, KeyError, TypeError) as error:
         raise NotRunning("/exports", f"an answer {status} that is none of binlogd's") from error
     if status == _NOT_FOUND:
-        raise ExportEnded("it forgot the export: it was started anew meanwhile; ask once more")
+        raise GaveUp("it forgot the export: it was started anew meanwhile; ask once more")
     raise (ConfigError if status == _BAD_REQUEST else Refused)(told)

@@ -14,11 +14,12 @@ from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
 from binlogd.commands.output import say, say_json
 from binlogd.commands.reading import quiet_on_broken_pipe, show_chosen
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.node.assembly import table_filter
 from binlogd.settings.moment import last_ts
 from binlogd.settings.setup import Setup
 from binlogd.tools.reading import find_sources, transactions
-from binlogd.tools.restoring import decided_skips
+from binlogd.tools.restoring import decided_skips, read_checkpoint
 from binlogd.tools.transaction import CommitWindow
 from binlogd.tso import MAX_TS, Tso
 
@@ -77,7 +78,7 @@ def restore(
 def _print_plan(setup: Setup, end: Tso | None, *, as_json: bool) -> None:
     if setup.relay_dir is None:
         raise ConfigError("syncer.relay.log-dir is not set: there is no relay log to restore from")
-    checkpoint = app.stored_checkpoint(setup)
+    checkpoint = loop.run(read_checkpoint(setup))
     if checkpoint is None:
         raise ConfigError("the downstream has no checkpoint, so nobody knows from where to restore")
     errors = Console(stderr=True)

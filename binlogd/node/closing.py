@@ -54,7 +54,8 @@ class Closing:
             return self._reason
         open_prewrites = sum(shard.open_prewrites for shard in self._pump.statistics().shards)
         if open_prewrites:
-            return f"{open_prewrites} transactions have no outcome: {self._blocked_by()}"
+            blocked_by = self._pump.statistics().blocked_by or "they are being sorted"
+            return f"{open_prewrites} transactions have no outcome: {blocked_by}"
         return "the watermark has to come past everything that was written"
 
     async def wait(self) -> None:
@@ -79,6 +80,3 @@ class Closing:
             f" {target}"
             for each in late
         )
-
-    def _blocked_by(self) -> str:
-        return self._pump.statistics().blocked_by or "they are being sorted"

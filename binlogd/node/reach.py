@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from binlogd.drainer.kafka.broker import Broker
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import SqlSession
@@ -26,11 +28,8 @@ async def reach(setup: Setup) -> str:
     if syncer.db_type not in ("mysql", "tidb"):
         return ""
     server = downstream_server(setup)
-    session = await SqlSession.connect(server)
-    try:
+    with closing(await SqlSession.connect(server)) as session:
         is_lacking = await catalog.lacks_process(session)
-    finally:
-        session.close()
     if not is_lacking:
         return ""
     return (

@@ -77,10 +77,6 @@ def _table(snapshot: Path, manifest: Manifest, table: TableEntry) -> TableCheck:
     return verdict
 
 
-class _Wrong(Unfit):
-    """What is wrong with a file."""
-
-
 def _file(snapshot: Path, manifest: Manifest, table: TableEntry, file: FileEntry) -> int:
     _hashed(snapshot, file)
     if file.keys is not None:
@@ -89,23 +85,23 @@ def _file(snapshot: Path, manifest: Manifest, table: TableEntry, file: FileEntry
         return 0
     found = read_files.file_rows(snapshot, file, manifest, table)
     if found.rows != file.rows:
-        raise _Wrong(f"{file.name} has {found.rows} rows, the manifest says {file.rows}")
+        raise Unfit(f"{file.name} has {found.rows} rows, the manifest says {file.rows}")
     if checksum_text(found.total) != file.checksum:
-        raise _Wrong(f"{file.name}: its rows sum up to another checksum")
+        raise Unfit(f"{file.name}: its rows sum up to another checksum")
     return found.total
 
 
 def _hashed(snapshot: Path, entry: FileEntry | KeysEntry) -> None:
     path = snapshot / entry.name
     if not path.exists():
-        raise _Wrong(f"{entry.name} is missing")
+        raise Unfit(f"{entry.name} is missing")
     size = path.stat().st_size
     if size != entry.size_bytes:
-        raise _Wrong(f"{entry.name} has {size} bytes, the manifest says {entry.size_bytes}")
+        raise Unfit(f"{entry.name} has {size} bytes, the manifest says {entry.size_bytes}")
     with path.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if digest != entry.sha256:
-        raise _Wrong(f"{entry.name} has changed: its SHA-256 is {digest}")
+        raise Unfit(f"{entry.name} has changed: its SHA-256 is {digest}")
 
 
 def listed(manifest: Manifest) -> set[str]:

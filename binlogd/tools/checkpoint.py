@@ -7,8 +7,7 @@ may be applied once more.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import closing
 from dataclasses import dataclass
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -35,7 +34,7 @@ class StoredCheckpoint:
 
 async def look(setup: Setup) -> StoredCheckpoint:
     """What is stored. Raises ConfigError where there is nothing, DownstreamUnavailable."""
-    async with _store(setup) as store:
+    with closing(_store(setup)) as store:
         return await _found(store)
 
 
@@ -43,7 +42,7 @@ async def set_to(setup: Setup, commit_ts: Tso) -> tuple[StoredCheckpoint, Stored
     """Before and after. Raises ConfigError when a process is at work on this data directory."""
     lock = await PosixDisk().lock(setup.data_dir / LOCK_FILE) if setup.data_dir.exists() else None
     try:
-        async with _store(setup) as store:
+        with closing(_store(setup)) as store:
             before = await _found(store)
             checkpoint = Checkpoint(commit_ts, ts_map=before.checkpoint.ts_map)
             await store.set_to(checkpoint, newest_ts(setup))
@@ -53,13 +52,8 @@ async def set_to(setup: Setup, commit_ts: Tso) -> tuple[StoredCheckpoint, Stored
             await lock.release()
 
 
-@asynccontextmanager
-async def _store(setup: Setup) -> AsyncIterator[MySqlStore]:
-    store = make_store(setup, setup.config.upstream.cluster_id)
-    try:
-        yield store
-    finally:
-        store.close()
+def _store(setup: Setup) -> MySqlStore:
+    return make_store(setup, setup.config.upstream.cluster_id)
 
 
 async def _found(store: MySqlStore) -> StoredCheckpoint:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from binlogd.errors import ConfigError, Corrupt
 from binlogd.log.directory import STORE_FILE, data_directory
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
-from binlogd.tools.reading import Source, SourceKind
+from binlogd.tools.reading import Source
 from binlogd.upstream.store import kept_jobs
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -21,17 +21,12 @@ def known_jobs(sources: Iterable[Source], history: Path | None) -> list[Job]:
     at /ddl/history. Raises ConfigError, Corrupt."""
     found: dict[int, Job] = {}
     for source in sources:
-        if source.kind is SourceKind.PUMP:
-            for store in _stores_beside(source):
-                found |= {job.id: job for job in map(job_from_json, kept_jobs(store))}
+        stores = {data_directory(shard.directory) / STORE_FILE for shard in source.shards}
+        for store in sorted(path for path in stores if path.is_file()):
+            found |= {job.id: job for job in map(job_from_json, kept_jobs(store))}
     if history is not None:
         found |= {job.id: job for job in _of_file(history)}
     return [found[job_id] for job_id in sorted(found)]
-
-
-def _stores_beside(source: Source) -> Sequence[Path]:
-    candidates = {data_directory(shard.directory) / STORE_FILE for shard in source.shards}
-    return sorted(path for path in candidates if path.is_file())
 
 
 def _of_file(path: Path) -> list[Job]:

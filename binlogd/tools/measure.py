@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -125,8 +125,7 @@ async def _answers(node: asyncio.subprocess.Process, port: int) -> None:
 
 async def _syncs(path: Path, seconds: float) -> Measured:
     clock = asyncio.get_running_loop().time
-    disk = PosixDisk(threads=1)
-    try:
+    with closing(PosixDisk(threads=1)) as disk:
         file = await disk.open_append(path, create=True)
         begin_s, count = clock(), 0
         while clock() - begin_s < seconds:
@@ -134,8 +133,6 @@ async def _syncs(path: Path, seconds: float) -> Measured:
             count += 1
         took_s = clock() - begin_s
         await file.close()
-    finally:
-        disk.close()
     return Measured("fsync", count / took_s, "1/s", f"{_SYNCED_BYTES} bytes written and synced")
 
 

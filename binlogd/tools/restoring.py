@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Set
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -135,11 +136,8 @@ async def restore_from(
 
 async def read_checkpoint(setup: Setup) -> Checkpoint | None:
     """The checkpoint of a database downstream; changes nothing. Raises ConfigError."""
-    store = make_store(setup, None)
-    try:
+    with closing(make_store(setup, None)) as store:
         return await store.stored()
-    finally:
-        store.close()
 
 
 async def has_original_relay(disk: PosixDisk, relay_dir: Path) -> bool:

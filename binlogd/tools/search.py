@@ -389,7 +389,8 @@ def _answered(question: Question) -> bytes:
 
 def _look(question: Question, found: Found) -> None:
     log_dir, *others = map(Path, question.paths)
-    sources = find_sources([log_dir, *(path for path in others if _holds_files(path))])
+    begun = [path for path in others if path.is_dir() and any(path.iterdir())]
+    sources = find_sources([log_dir, *begun])  # a relay log begins with the first binlog
     log = SearchedLog(sources, known_jobs(sources, None))
     start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
     if question.ts:
@@ -399,11 +400,6 @@ def _look(question: Question, found: Found) -> None:
         by_row(log, wanted, found)
     else:
         by_time(log, start, stop, question.limit, found)
-
-
-def _holds_files(directory: Path) -> bool:
-    """A relay log begins with the first binlog."""
-    return directory.is_dir() and any(directory.iterdir())
 
 
 if __name__ == "__main__":

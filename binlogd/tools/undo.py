@@ -38,14 +38,6 @@ _INVERSE = {
 }
 
 
-class CannotUndo(GaveUp):
-    """Something in the window has no way back; the text says what, and what to do."""
-
-
-class UndoStopped(GaveUp):
-    """It ended in the middle, for what the server says; the text tells up to where it came."""
-
-
 @dataclass(frozen=True, slots=True)
 class UndoneLog:
     """What is taken back, out of which files: everything in the window that the filter wants."""
@@ -67,7 +59,7 @@ def inverse(row: NamedRow) -> NamedRow:
 def taken_back(log: UndoneLog, meter: Meter) -> Iterator[NamedTransaction]:
     """Transactions that undo the wanted ones, newest first; commit_ts tells which is undone.
 
-    Raises before the first one CannotUndo when there is a DDL or a transaction whose rows cannot
+    Raises before the first one GaveUp when there is a DDL or a transaction whose rows cannot
     be told, NothingFound when there is nothing to take back; and Corrupt.
     """
     for window in reversed(_chunks(log, meter)):
@@ -102,12 +94,12 @@ def _chunks(log: UndoneLog, meter: Meter) -> list[CommitWindow]:
 def _check(transaction: Transaction) -> None:
     where = f"commit_ts {transaction.commit_ts} ({wall_clock(transaction.commit_ts)})"
     if transaction.ddl is not None:
-        raise CannotUndo(
+        raise GaveUp(
             f"{where} is a DDL, which cannot be taken back: {transaction.ddl.text}; begin behind"
             f" it, with --from {transaction.commit_ts + 1}, or choose other tables by --table"
         )
     if transaction.raw is not None and transaction.raw.unexplained:
-        raise CannotUndo(f"{where}: {transaction.note}; give --schema-history")
+        raise GaveUp(f"{where}: {transaction.note}; give --schema-history")
 
 
 def _inverted(transaction: Transaction, wanted: TableFilter) -> NamedTransaction:
@@ -122,7 +114,7 @@ def _inverted(transaction: Transaction, wanted: TableFilter) -> NamedTransaction
 async def undo(found: Iterator[NamedTransaction], server: MySqlServer) -> NamedCounters:
     """Takes them back on a server, each one in one transaction of the server's.
 
-    Raises UndoStopped and Cancelled; what was undone before stays undone.
+    Raises GaveUp and Cancelled; what was undone before stays undone.
     """
     options = NamedOptions(is_safe=False, batch_txns_max=1)
     applier = NamedApplier(server, options, Random())
@@ -134,7 +126,7 @@ async def undo(found: Iterator[NamedTransaction], server: MySqlServer) -> NamedC
         unsure = "; whether the one that was under way is taken back, its rows tell"
         raise Cancelled("cancelled", todo=_go_on(applier.applied_ts) + unsure) from None
     except (StatementRejected, DownstreamUnavailable) as error:
-        raise UndoStopped(str(error), todo=_go_on(applier.applied_ts)) from error
+        raise GaveUp(str(error), todo=_go_on(applier.applied_ts)) from error
     finally:
         applier.close()
     return applier.counters
@@ -164,7 +156,7 @@ def preamble() -> Iterator[str]:
 
 
 def script(transaction: NamedTransaction) -> Iterator[str]:
-    """The transaction as SQL, one statement a line. Raises CannotUndo."""
+    """The transaction as SQL, one statement a line. Raises GaveUp."""
     yield f"-- takes back commit_ts {transaction.commit_ts} ({wall_clock(transaction.commit_ts)})"
     yield "START TRANSACTION;"
     for row in transaction.rows():
@@ -203,7 +195,7 @@ def _equals(column: NamedColumn) -> bytes:
     if column.old is None:
         return name + b" IS NULL"
     if column.mysql_type == "json":
-        raise CannotUndo(
+        raise GaveUp(
             f"a table without a key has the JSON column {column.name}, by which no row is found in"
             " the same way everywhere; take it back on a server, with --into"
         )

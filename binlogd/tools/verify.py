@@ -15,7 +15,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -99,17 +99,13 @@ class _Both:
 
 @asynccontextmanager
 async def _connected(request: VerifyRequest) -> AsyncIterator[_Both]:
-    upstream = await SqlSession.connect(request.upstream)
-    try:
-        downstream = await SqlSession.connect(request.downstream)
-        try:
-            if request.at_ts:
-                await _read_at(upstream, request)
-            yield _Both(upstream, downstream)
-        finally:
-            downstream.close()
-    finally:
-        upstream.close()
+    with (
+        closing(await SqlSession.connect(request.upstream)) as upstream,
+        closing(await SqlSession.connect(request.downstream)) as downstream,
+    ):
+        if request.at_ts:
+            await _read_at(upstream, request)
+        yield _Both(upstream, downstream)
 
 
 async def _read_at(session: SqlSession, request: VerifyRequest) -> None:
@@ -124,17 +120,13 @@ async def _read_at(session: SqlSession, request: VerifyRequest) -> None:
 
 async def saved_checkpoint(server: MySqlServer, schema: str) -> Checkpoint | None:
     """The checkpoint that a Drainer keeps on the server, if there is just one."""
-    session = await SqlSession.connect(server)
-    try:
-        with suppress(SqlRefused):
-            rows = await session.rows(
-                b"SELECT checkPoint FROM " + sql.qualified(schema, "checkpoint") + b" LIMIT 2"
-            )
-            if len(rows) == 1:
-                return Checkpoint.from_json(str(rows[0][0]))
-        return None
-    finally:
-        session.close()
+    with closing(await SqlSession.connect(server)) as session, suppress(SqlRefused):
+        rows = await session.rows(
+            b"SELECT checkPoint FROM " + sql.qualified(schema, "checkpoint") + b" LIMIT 2"
+        )
+        if len(rows) == 1:
+            return Checkpoint.from_json(str(rows[0][0]))
+    return None
 
 
 async def verify(

@@ -204,7 +204,8 @@ class FileJobs:
         """See JobSource."""
         del known, wanted  # a file is read whole
         try:
-            state = _size_and_time(self._path)
+            status = os.stat(self._path)
+            state = status.st_size, status.st_mtime_ns
             if state == self._seen:
                 return
             answer = await self._disk.content(self._path)
@@ -280,8 +281,3 @@ def _slices(answer: bytes) -> Iterator[bytes]:
         yield opening + answer[begin : cut.start()] + b"]"
         begin, opening = cut.end(), b"["
     yield opening + answer[begin:] if begin else answer
-
-
-def _size_and_time(path: Path) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns

@@ -212,7 +212,7 @@ class UpstreamStore:
                 )
                 await self._connection.execute(
                     f"INSERT OR REPLACE INTO ddl_history VALUES {rows}",
-                    [value for entry, raw in some for value in _row_of(entry, raw)],
+                    [value for entry, raw in some for value in (entry.id, *entry[:3], raw)],
                 )
 
     async def job(self, job_id: int) -> bytes | None:
@@ -308,10 +308,6 @@ def _checked(path: Path, rows: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
 
 def _sum_of(skip: SkipEntry) -> int:
     return int(google_crc32c.value(f"{skip.commit_ts} {skip.decided_ms} {skip.reason}".encode()))
-
-
-def _row_of(entry: JobEntry, raw: bytes) -> tuple[int | bytes, ...]:
-    return entry.id, entry.finished_ts, entry.start_ts, entry.schema_version, raw
 
 
 def _signed(value: int) -> int:

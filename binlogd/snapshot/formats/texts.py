@@ -31,8 +31,8 @@ def text_of(array: pa.Array) -> pa.Array:
     if pa.types.is_string(type_):
         return array
     if pa.types.is_binary(type_):
-        values = array.to_pylist()
-        return pa.array([None if each is None else _base64(each) for each in values], pa.string())
+        texts = [None if each is None else base64.b64encode(each) for each in array.to_pylist()]
+        return pa.array(texts, pa.binary()).cast(pa.string())
     if pa.types.is_list(type_):
         return pc.binary_join(array, ",")
     if pa.types.is_duration(type_):
@@ -42,10 +42,6 @@ def text_of(array: pa.Array) -> pa.Array:
         values = array.to_pylist()
         text = pa.array([None if each is None else f"{each:f}" for each in values], pa.string())
     return text
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
 
 
 def time_text(array: pa.Array) -> pa.Array:
@@ -73,13 +69,10 @@ def replaced(array: pa.Array, pairs: Sequence[tuple[str, str]]) -> pa.Array:
 def lines(columns: Sequence[pa.Array], separator: str, end: str = "\n") -> bytes:
     """Rows of text, one after another; a NULL must have got its text already."""
     between = pa.scalar(separator, columns[-1].type)
-    joined = pc.binary_join_element_wise(*columns[:-1], _with_end(columns[-1], end), between)
+    last, nothing = columns[-1], pa.scalar("", between.type)
+    ended = pc.binary_join_element_wise(last, pa.scalar(end, last.type), nothing)
+    joined = pc.binary_join_element_wise(*columns[:-1], ended, between)
     return joined_bytes(joined)
-
-
-def _with_end(column: pa.Array, end: str) -> pa.Array:
-    scalar = pa.scalar(end, column.type)
-    return pc.binary_join_element_wise(column, scalar, pa.scalar("", column.type))
 
 
 def joined_bytes(array: pa.Array) -> bytes:

@@ -27,9 +27,11 @@ _STEPS_MAX = 64
 _FEW = 16
 """After so many steps, so few are read by themselves: a step costs the same for one."""
 
-_KIND_OF = np.full(256, 0xFF, np.uint8)
-_KIND_OF[[0x12, 0x1A, 0x32]] = INSERT, UPDATE, DELETE
 _NO_KIND = 0xFF
+_KINDS_OF_TABLES, _KINDS_OF_ROWS = np.full((2, 256), _NO_KIND, np.uint8)
+"""By the tag of a field: the kind of what it holds."""
+_KINDS_OF_TABLES[_TABLES] = 0
+_KINDS_OF_ROWS[[0x12, 0x1A, 0x32]] = INSERT, UPDATE, DELETE
 
 
 class Stretches(NamedTuple):
@@ -73,7 +75,7 @@ def told(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Told:
     is_odd[has_version] |= after < 0
     at[has_version] = after
 
-    tables = _stretches(data, at, ends, is_odd, _only_tables)
+    tables = _stretches(data, at, ends, is_odd, _KINDS_OF_TABLES)
     is_odd |= at != ends
     id_at = tables.begins
     ids, row_at = uvarints(data, id_at + 1)
@@ -87,7 +89,7 @@ def told(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Told:
 
     is_wrong = np.zeros(len(table_id), bool)
     at, ends = row_at[is_told], tables.ends[is_told]
-    rows = _stretches(data, at, ends, is_wrong, _any_rows)
+    rows = _stretches(data, at, ends, is_wrong, _KINDS_OF_ROWS)
     sequence, of_step = _sequences(data, at, ends, is_wrong)
     for kind in (INSERT, UPDATE, DELETE):
         in_list = np.bincount(rows.of[rows.kinds == kind], minlength=len(at))
@@ -114,20 +116,12 @@ def told(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Told:
     )
 
 
-def _only_tables(tags: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    return np.where(tags == _TABLES, 0, _NO_KIND).astype(np.uint8)
-
-
-def _any_rows(tags: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    return _KIND_OF[tags]
-
-
 def _stretches(
     data: Bytes,
     at: Longs,
     ends: Longs,
     is_odd: Mask,
-    kinds_of: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]],
+    kinds_of: npt.NDArray[np.uint8],
 ) -> Stretches:
     """The fields with a length from `at` on, up to one of another tag or the end.
 
@@ -137,7 +131,7 @@ def _stretches(
     found: list[Stretches] = []
     steps = 0
     while live.size:
-        kinds = kinds_of(data[at[live]])
+        kinds = kinds_of[data[at[live]]]
         live, kinds = live[kinds != _NO_KIND], kinds[kinds != _NO_KIND]
         size, begins = uvarints(data, at[live] + 1)
         after = begins + size.view(np.int64)

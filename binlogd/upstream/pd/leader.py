@@ -125,7 +125,9 @@ class Leader:
     async def _find(self) -> Way:
         failures: list[str] = []
         known = dict.fromkeys((*self._given, *self._learnt))
-        for address in sorted(known, key=self._asked_late):
+        for address in sorted(
+            known, key=lambda each: (each in self._silent, each == self._doubted)
+        ):
             try:
                 members = await self._ask(address)
                 self._silent.discard(address)
@@ -146,9 +148,6 @@ class Leader:
                 self._note(members, way)
                 return way
         raise UpstreamUnavailable(f"PD: {'; '.join(failures)}")
-
-    def _asked_late(self, address: Address) -> tuple[bool, bool]:
-        return address in self._silent, address == self._doubted
 
     async def _ask(self, address: Address) -> Members:
         async with asyncio.timeout(self._limits.connect_s):

@@ -17,12 +17,12 @@ from binlogd.cli import command_line
 from binlogd.drainer.ddl.names import name_of
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransaction, RowKind
-from binlogd.errors import ConfigError
+from binlogd.errors import ConfigError, GaveUp
 from binlogd.host.loop import Cancelled
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import replay
 from binlogd.tools.transaction import CommitWindow, Meter
-from binlogd.tools.undo import CannotUndo, UndoneLog, inverse, preamble, script, taken_back, undo
+from binlogd.tools.undo import UndoneLog, inverse, preamble, script, taken_back, undo
 from binlogd.tso import Tso
 from tests.integration.tools.test_reading import extracted
 from tests.support.file_logs import written
@@ -94,7 +94,7 @@ async def test_what_is_cancelled_tells_how_far_it_came(tmp_path: Path, mariadb: 
 async def test_newest_first_and_nothing_where_a_ddl_stands(tmp_path: Path) -> None:
     directory = await written("ddl", tmp_path)
     everything = UndoneLog(find_sources([directory]), CommitWindow(), (), TableFilter())
-    with pytest.raises(CannotUndo, match=r"is a DDL, which cannot be taken back: .*--from"):
+    with pytest.raises(GaveUp, match=r"is a DDL, which cannot be taken back: .*--from"):
         next(taken_back(everything, Meter()))
     found = list(transactions(find_sources([directory]), CommitWindow(), meter=Meter()))
     last_ddl = max(each.commit_ts for each in found if each.ddl)
