@@ -40,15 +40,14 @@ from binlogd.node.assembly import (
 )
 from binlogd.node.bulkhead import Part
 from binlogd.node.closing import Closing
-from binlogd.node.consumers import RemoteDrainers
-from binlogd.node.first_contact import FirstContact
-from binlogd.node.membership import Identity, Membership
+from binlogd.node.membership import Identity, Membership, RemoteDrainers
 from binlogd.node.operations import Node
 from binlogd.node.pd_first import serving_pd_first
 from binlogd.node.problems import OPEN_PORT
 from binlogd.node.reach import reach
 from binlogd.node.receiving import Receiving
 from binlogd.node.reloading import Reloading
+from binlogd.node.replication import FirstContact
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable
 from binlogd.node.tracing import make_tracing
 from binlogd.node.upstreams import open_upstream
@@ -61,7 +60,7 @@ from binlogd.pump.pump import Pump
 from binlogd.pump.reserve import room_in
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
-from binlogd.serving.indexer import RowIndexer
+from binlogd.serving.finder import RowIndexer
 from binlogd.serving.routes.application import application
 from binlogd.serving.routes.awaiting import Awaiting
 from binlogd.serving.routes.guard import Guard

@@ -38,7 +38,7 @@ from binlogd.archive.task import GRACE_S, Keep, Removed
 from binlogd.archive.upload import Told, described
 from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.tso import NO_TS, Tso, plus_ms
 
 SNAPSHOTS = "snapshots"

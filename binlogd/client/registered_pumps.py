@@ -1,4 +1,5 @@
-"""The Pumps of a registry as the members of a merge: they come, pause, move and go as it says.
+"""The Pumps of a registry, or of the configuration, as the members of a merge: those of a registry
+come, pause, move and go as it says.
 
 A Pump that is new tells every Drainer before it takes its first binlog; it hears "done" when it is
 in the merge, or when nobody merges and whoever does so next will look at the registry first.
@@ -21,12 +22,72 @@ import structlog
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
-from binlogd.client.pump_list import Horizon
-from binlogd.errors import PumpUnavailable, UpstreamUnavailable
+from binlogd.errors import PromiseAhead, PumpUnavailable, UpstreamUnavailable
 from binlogd.host.tls import ClientTls
-from binlogd.ports import BinlogSource, Member, NodeStatus, Registry, SourceState
-from binlogd.settings.quantities import host_and_port
-from binlogd.tso import NO_TS, Tso
+from binlogd.ports import BinlogSource, Clock, Member, NodeStatus, Registry, SourceState
+from binlogd.settings.quantities import host_and_port, shown_address
+from binlogd.tso import NO_TS, Tso, physical_ms
+
+
+class PumpList:
+    """`Sources`: all in the merge from its beginning, none ever leaves.
+
+    A Pump of the list that is not there yet, or no longer, holds the merge until it is.
+    """
+
+    def __init__(
+        self,
+        local: Sequence[BinlogSource],
+        remote: Sequence[tuple[str, int]],
+        cluster_id: Callable[[], Awaitable[int]],
+        horizon: Horizon,
+        tls: ClientTls | None = None,
+    ) -> None:
+        """`horizon` is told every commit_ts that another Pump has promised: a shard in this process
+        that nobody writes to may then promise the same."""
+        self._local, self._remote = local, remote
+        self._tls = tls
+        self._cluster_id, self._horizon = cluster_id, horizon
+
+    async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
+        """See Sources."""
+        cluster_id = await self._cluster_id()
+        others = [
+            RemoteSource(
+                shown_address(each),
+                *each,
+                cluster_id=cluster_id,
+                tls=self._tls,
+                observe=self._horizon.take,
+            )
+            for each in self._remote
+        ]
+        yield [Member(source) for source in (*self._local, *others)]
+        await asyncio.Event().wait()
+
+
+class Horizon:
+    """How far ahead a timestamp of another Pump may lie: as one that is written to this one.
+
+    Of the wall clock, and of everything before it; `observe` is told what is believed.
+    """
+
+    def __init__(self, observe: Callable[[Tso], None], clock: Clock, *, ahead_max_s: float) -> None:
+        self._observe, self._clock = observe, clock
+        self._ahead_max_ms = int(ahead_max_s * 1000)
+        self._newest = NO_TS
+
+    def take(self, source: str, pulled: Pulled) -> None:
+        """Takes note of a batch. Raises PromiseAhead, and then no promise of it counts."""
+        newest_ms = max(self._clock.wall_ms(), physical_ms(self._newest))
+        horizon_ms = newest_ms + self._ahead_max_ms
+        if physical_ms(pulled.resolved_ts) >= horizon_ms:
+            for each in pulled.binlogs:
+                if physical_ms(each.commit_ts) >= horizon_ms:
+                    raise PromiseAhead(source, each.start_ts, each.commit_ts, horizon_ms)
+        self._newest = max(self._newest, pulled.resolved_ts)
+        self._observe(pulled.resolved_ts)
+
 
 log = structlog.get_logger(__name__)
 

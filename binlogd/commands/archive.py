@@ -14,8 +14,7 @@ from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, lo
 from binlogd.commands.output import say, say_json
 from binlogd.errors import ConfigError
 from binlogd.extras import require
-from binlogd.settings.moment import wall_clock, wall_clock_ms
-from binlogd.settings.quantities import retention_s
+from binlogd.settings.quantities import retention_s, wall_clock, wall_clock_ms
 from binlogd.tso import Tso
 
 if TYPE_CHECKING:

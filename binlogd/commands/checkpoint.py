@@ -12,7 +12,7 @@ from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, lo
 from binlogd.commands.output import say
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.tools import checkpoint as tool
+from binlogd.tools.restoring import StoredCheckpoint, look, set_to
 from binlogd.tso import Tso
 
 
@@ -35,17 +35,17 @@ def checkpoint(
     """
     setup = load_setup(config_file, data_dir)
     if commit_ts is None:
-        _show(loop.run(tool.look(setup)), as_json=as_json)
+        _show(loop.run(look(setup)), as_json=as_json)
         return
     if commit_ts < 0:
         raise ConfigError(f"--set {commit_ts}: expected a commit_ts, 0 or more")
-    before, after = loop.run(tool.set_to(setup, Tso(commit_ts)))
+    before, after = loop.run(set_to(setup, Tso(commit_ts)))
     if not as_json:
         say(f"set from commit_ts {before.checkpoint.commit_ts} to {after.checkpoint.commit_ts}")
     _show(after, as_json=as_json)
 
 
-def _show(stored: tool.StoredCheckpoint, *, as_json: bool) -> None:
+def _show(stored: StoredCheckpoint, *, as_json: bool) -> None:
     document: dict[str, Any] = {
         "cluster_id": stored.cluster_id,
         "commit_ts": stored.checkpoint.commit_ts,

@@ -37,8 +37,7 @@ from binlogd.errors import ConfigError, CorruptPayload, CorruptRow, NotRunning, 
 from binlogd.host import loop
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import Met, chosen, table_patterns
-from binlogd.tools.jobs import known_jobs
-from binlogd.tools.reading import Source, find_sources, transactions
+from binlogd.tools.reading import Source, find_sources, known_jobs, transactions
 from binlogd.tools.records import RecordLine, records
 from binlogd.tools.shown import JsonWriter, TextWriter
 from binlogd.tools.transaction import CommitWindow, Meter

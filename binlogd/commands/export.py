@@ -32,8 +32,7 @@ from binlogd.errors import ConfigError, NotRunning, Refused
 from binlogd.exporting import ExportRequest
 from binlogd.extras import importing
 from binlogd.host import loop
-from binlogd.settings.moment import wall_clock
-from binlogd.settings.quantities import wait_s
+from binlogd.settings.quantities import wait_s, wall_clock
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult

@@ -15,7 +15,7 @@ from binlogd.commands.options import ConfigOption, JsonOption
 from binlogd.commands.output import say, say_json
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.snapshot.exports import Exported, listing
+from binlogd.snapshot.estimate import Exported, listing
 from binlogd.snapshot.publication import stored
 
 

@@ -16,7 +16,7 @@ from binlogd.commands.output import say_json
 from binlogd.errors import ConfigError
 from binlogd.node.membership import mark as mark_node
 from binlogd.ports import NodeStatus, Registry
-from binlogd.settings.moment import wall_clock_ms
+from binlogd.settings.quantities import wall_clock_ms
 from binlogd.tso import physical_ms
 from binlogd.upstream.entry import entry
 from binlogd.upstream.registry import DRAINER, PUMP

@@ -14,7 +14,7 @@ import typer
 from binlogd.commands.console import ReadingProgress, is_coloured
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import ConfigError
-from binlogd.settings.moment import first_ts, last_ts
+from binlogd.settings.quantities import first_ts, last_ts
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import chosen
 from binlogd.tools.shown import VALUE_CHARS_MAX, JsonWriter, TextWriter

@@ -23,7 +23,7 @@ from binlogd.commands.options import (
 from binlogd.commands.output import say_json, say_reply
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning
-from binlogd.settings.moment import wall_clock_ms
+from binlogd.settings.quantities import wall_clock_ms
 from binlogd.tso import Tso
 
 

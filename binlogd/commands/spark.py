@@ -11,7 +11,7 @@ from binlogd.commands.options import JsonOption
 from binlogd.commands.output import say, say_json
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.snapshot.process.warmup import warm_up
+from binlogd.snapshot.process.preflight import warm_up
 
 WARMUP = "warmup"
 

@@ -19,9 +19,8 @@ from binlogd.commands.reading import (
     quiet_on_broken_pipe,
     writer_of,
 )
-from binlogd.settings.moment import wall_clock
-from binlogd.tools.jobs import known_jobs
-from binlogd.tools.reading import find_sources, transactions
+from binlogd.settings.quantities import wall_clock
+from binlogd.tools.reading import find_sources, known_jobs, transactions
 from binlogd.tools.records import RecordLine, records_of_transaction
 from binlogd.tools.transaction import CommitWindow
 from binlogd.tso import Tso

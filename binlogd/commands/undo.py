@@ -27,8 +27,7 @@ from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilte
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.tools.chosen import table_patterns
-from binlogd.tools.jobs import known_jobs
-from binlogd.tools.reading import find_sources
+from binlogd.tools.reading import find_sources, known_jobs
 from binlogd.tools.undo import UndoneLog, preamble, script, taken_back
 from binlogd.tools.undo import undo as undo_on
 

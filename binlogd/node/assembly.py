@@ -12,8 +12,7 @@ from functools import partial
 
 import structlog
 
-from binlogd.client.pump_list import Horizon, PumpList
-from binlogd.client.registered_pumps import RegisteredPumps
+from binlogd.client.registered_pumps import Horizon, PumpList, RegisteredPumps
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
@@ -52,9 +51,8 @@ from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import ConfigError, LogFailed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
-from binlogd.node.first_contact import FirstContact
 from binlogd.node.membership import Identity
-from binlogd.node.replication import Replication
+from binlogd.node.replication import FirstContact, Replication
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.slow import SlowWrites
 from binlogd.relay.log import RelayWriter

@@ -31,15 +31,13 @@ from binlogd.upstream.history import JobSource, SchemaHistory, job_source
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
 from binlogd.upstream.pd.client import PdClient
-from binlogd.upstream.pd.cluster import ToldCluster, open_cluster
-from binlogd.upstream.pd.gc_hold import GcHold
+from binlogd.upstream.pd.cluster import GcHold, ToldCluster, open_cluster
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import PUMP, NodeRegistry
 from binlogd.upstream.store import SkipList, UpstreamStore
 from binlogd.upstream.tidb.jobs import TidbJobs
-from binlogd.upstream.tidb.oracle import TidbTso
 from binlogd.upstream.tidb.servers import Several
-from binlogd.upstream.tidb.sql import SqlLogin, TidbSql
+from binlogd.upstream.tidb.sql import SqlLogin, TidbSql, TidbTso
 from binlogd.upstream.tidb.status_port import StatusPort, TidbTables, cluster_id
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.tikv.client import TikvClient

@@ -1,8 +1,8 @@
 """Tables as of one commit_ts, out of the log, as files.
 
 In the service or the command: `export` (or `export_queue`, for those who ask a running binlogd)
-says what is needed, with `estimate` before it; `publication` makes it seen, `exports` and `check`
-look at what was made. In the process that is its own: `child`, told by `spec`, `job` and
+says what is needed, with `estimate` before it, which lists what was made as well; `publication`
+makes it seen, `check` looks whether it is whole. In the process that is its own: `child`, told by `spec`, `job` and
 `workers`. From below:
 
 - `formats`: values and tables as Parquet, ORC, CSV and JSON know them;

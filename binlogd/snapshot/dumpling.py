@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from binlogd.host.disk import sync_directory, write_synced
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.spec import FileEntry, TableEntry
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.tso import Tso

@@ -23,7 +23,7 @@ from binlogd import __version__
 from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads, over, stacked
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.process import launcher, preflight
 from binlogd.snapshot.process.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned

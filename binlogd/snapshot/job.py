@@ -29,8 +29,8 @@ from binlogd.snapshot import dumpling
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.log import reader, scan
 from binlogd.snapshot.log.events import WantedTables
-from binlogd.snapshot.log.heads import LogHeads
 from binlogd.snapshot.log.packets import Spread
+from binlogd.snapshot.log.prewrites import LogHeads
 from binlogd.snapshot.process.session import Say, progress
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.publish import check_free

@@ -14,8 +14,8 @@ from binlogd.errors import ConfigError
 from binlogd.extras import importing
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
+from binlogd.snapshot.estimate import Listing, described
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
-from binlogd.snapshot.exports import Listing, described
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, running
 from binlogd.snapshot.publishing.lake.register import LakeRoot, register
 from binlogd.snapshot.publishing.publish import read_manifest

@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from binlogd.errors import ConfigError, Refused
-from binlogd.settings.moment import last_ts, wall_clock
-from binlogd.settings.quantities import duration_s
+from binlogd.settings.quantities import duration_s, last_ts, wall_clock
 from binlogd.tidb.turns import COMPARE
 from binlogd.tso import NO_TS, Tso
 

@@ -25,11 +25,11 @@ from binlogd.archive.store import GAP_BYTES, ArchiveStore, opened
 from binlogd.errors import Corrupt, CorruptRecord, MalformedBinlog
 from binlogd.log.record import HEADER_BYTES, payload_at, wrong_at
 from binlogd.log.segment_index import SegmentIndex
+from binlogd.snapshot.log.datums import Longs, Mask, longs
 from binlogd.snapshot.log.events import TOGETHER_BYTES, CommittedPrewrite, WantedTables, events
-from binlogd.snapshot.log.heads import DdlCommit, ddl_commits
+from binlogd.snapshot.log.prewrites import DdlCommit, ddl_commits
 from binlogd.snapshot.log.reader import tasks
 from binlogd.snapshot.log.scan import RowsOfTask
-from binlogd.snapshot.log.vectors import Longs, Mask, longs
 from binlogd.tso import MAX_TS, Tso
 
 TASK_BYTES, TASK_BYTES_MIN = 32 << 20, 256 << 10

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
 from binlogd.log.segment_index import SegmentIndex
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot import job
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.check import listed
@@ -43,7 +43,7 @@ from binlogd.snapshot.export import (
     wanted_spec,
 )
 from binlogd.snapshot.log.events import BATCH_BYTES_MAX
-from binlogd.snapshot.log.heads import DdlCommit
+from binlogd.snapshot.log.prewrites import DdlCommit
 from binlogd.snapshot.log.scan import RowScan, per_task
 from binlogd.snapshot.process.launcher import Notice, Progress, take
 from binlogd.snapshot.process.session import EXPORT_SETTINGS, Say, progress

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Literal
 
 from binlogd.errors import ConfigError
-from binlogd.settings.moment import last_ts
+from binlogd.settings.quantities import last_ts
 from binlogd.snapshot.spec import TypeOptions, type_options
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import NO_TS, Tso

@@ -1,12 +1,16 @@
-"""`binlog-*` files: those of a file sink (`pb_binlog`), and the original's relay log.
+"""`binlog-*` files, those of a file sink (`pb_binlog`) and the original's relay log; and binlogd's
+own relay log, read without its writer: every chain that is in the directory.
 
-Both have the same names and the same framing; what a record is, its payload tells. Compressed files
-are read as they are.
+The first two have the same names and the same framing; what a record is, its payload tells.
+Compressed files are read as they are. Files of our relay log are mapped and never loaded whole. A
+log that is being written may be read; its last group is there once it is whole.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +19,14 @@ from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import PbReader, head_of
 from binlogd.errors import Corrupt, CorruptRelay
+from binlogd.relay.frame import Frame, FrameKind, RelayEntry, Whole, suffix_of
+from binlogd.relay.reader import entries_of, scan
+from binlogd.tidb.model import Job, job_from_json
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tools.raw import RawReader
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire.peek import peek
 
 
 def named_transactions(
@@ -93,3 +103,94 @@ def _first_ts(file: Path, newest: Path) -> Tso | None:
     for record in records_of(file, is_last=file == newest):
         return head_of(record.payload).commit_ts
     return None
+
+
+def relay_transactions(
+    files: Sequence[Path], window: CommitWindow, meter: Meter
+) -> Iterator[Transaction]:
+    """The transactions of relay files, which are given in order. Raises CorruptRelay, OSError."""
+    wanted = _from_first_needed(files, window.start)
+    meter.total_bytes += sum(file.stat().st_size for file in wanted)
+    reader: RawReader | None = None
+    last_ts = NO_TS
+    for file in wanted:
+        for offset, frame in relay_frames(file, is_last=file == files[-1]):
+            meter.read_bytes += frame.end - offset
+            if frame.kind is not FrameKind.GROUP:
+                if frame.kind is FrameKind.START or reader is None:
+                    reader = _reader(frame.body, wanted[wanted.index(file) :], files[-1])
+                elif frame.commit_ts != last_ts:
+                    reason = f"it continues {frame.commit_ts}, the file before ended at {last_ts}"
+                    raise CorruptRelay(file, 0, reason)
+                last_ts = frame.commit_ts
+                continue
+            assert reader is not None, "a head comes first"
+            for entry in entries_of(file, offset, frame):
+                if entry.commit_ts > window.stop:
+                    return
+                found = _read(reader, entry, FilePosition(file, offset), window.start)
+                if found is not None:
+                    yield found
+            last_ts = frame.commit_ts
+
+
+def _read(
+    reader: RawReader, entry: RelayEntry, place: FilePosition, start: Tso
+) -> Transaction | None:
+    job = job_from_json(entry.job) if entry.job else None
+    if entry.commit_ts < start:
+        reader.pass_over(entry.payload, job)
+        return None
+    start_ts = Tso(peek(entry.payload).start_ts)
+    return reader.read(start_ts, entry.commit_ts, entry.payload, job, place=place)
+
+
+def _reader(snapshot: bytes, following: Sequence[Path], newest: Path) -> RawReader:
+    """Begins with a snapshot; rows may need to know a DDL whose turn comes later in the chain."""
+    schema = SchemaTracker.from_snapshot(snapshot)
+    schema.load(_jobs(following, newest))
+    return RawReader(schema)
+
+
+def _jobs(files: Sequence[Path], newest: Path) -> Iterator[Job]:
+    for number, file in enumerate(files):
+        for offset, frame in relay_frames(file, is_last=file == newest):
+            if frame.kind is FrameKind.START and number:
+                return
+            if frame.kind is FrameKind.GROUP:
+                for entry in entries_of(file, offset, frame):
+                    if entry.job:
+                        yield job_from_json(entry.job)
+
+
+def _from_first_needed(files: Sequence[Path], start: Tso) -> Sequence[Path]:
+    """From the last file that begins before `start`, if it is known which one that is."""
+    first = 0
+    for number, (_, following) in enumerate(pairwise(files)):
+        head = next(relay_frames(following, is_last=following == files[-1]), None)
+        if head is None or head[1].commit_ts >= start:
+            break
+        first = number + 1
+    return files[first:]
+
+
+def relay_frames(file: Path, *, is_last: bool) -> Iterator[tuple[int, Frame]]:
+    """The frames of one file with their offsets. Raises CorruptRelay, OSError."""
+    suffix = suffix_of(file.name)
+    if suffix is None:
+        raise CorruptRelay(file, 0, "the name is not that of a relay file")
+    with _mapped(file) as data:
+        offset = 0
+        for frame in scan(file, data, suffix, is_last=is_last):
+            yield offset, frame
+            offset = frame.end
+
+
+@contextmanager
+def _mapped(file: Path) -> Iterator[Whole]:
+    with file.open("rb") as stream:
+        if file.stat().st_size == 0:  # what cannot be mapped
+            yield b""
+            return
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data

@@ -21,7 +21,9 @@ reading with the path and the offset. A running binlogd may go on with these fil
 
 from __future__ import annotations
 
+import gzip
 import heapq
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,18 +31,18 @@ from enum import StrEnum
 from pathlib import Path
 
 from binlogd.drainer.files.log import is_log_file, log_files
-from binlogd.errors import ConfigError, CorruptRelay
-from binlogd.log.directory import ShardDirectory, shards_below
+from binlogd.errors import ConfigError, Corrupt, CorruptRelay
+from binlogd.log.directory import STORE_FILE, ShardDirectory, data_directory, shards_below
 from binlogd.log.pointer import segment_fid
 from binlogd.relay.frame import suffix_of
-from binlogd.tidb.model import Job
+from binlogd.tidb.model import Job, job_from_json, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tools.named_files import named_transactions
+from binlogd.tools.named_files import named_transactions, relay_transactions
 from binlogd.tools.pump_log import Joined, joined
 from binlogd.tools.raw import RawReader
-from binlogd.tools.relay_log import relay_transactions
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
+from binlogd.upstream.store import kept_jobs
 from binlogd.wire.peek import body
 
 _WITHOUT_PREWRITE = "its prewrite is not in the log (deleted by pump.gc, or never sent)"
@@ -214,3 +216,31 @@ def _files(directory: Path, chosen: Sequence[Path]) -> Source:
         f"{unknown}: is no binlog file by its name, or stands beside files of another kind: give"
         " *.vlog, relay-*.log or binlog-* files of one kind"
     )
+
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def known_jobs(sources: Iterable[Source], history: Path | None) -> list[Job]:
+    """Jobs by id: those that were kept beside the sources, and those of a file with TiDB's answer
+    at /ddl/history. Raises ConfigError, Corrupt."""
+    found: dict[int, Job] = {}
+    for source in sources:
+        stores = {data_directory(shard.directory) / STORE_FILE for shard in source.shards}
+        for store in sorted(path for path in stores if path.is_file()):
+            found |= {job.id: job for job in map(job_from_json, kept_jobs(store))}
+    if history is not None:
+        found |= {job.id: job for job in _of_file(history)}
+    return [found[job_id] for job_id in sorted(found)]
+
+
+def _of_file(path: Path) -> list[Job]:
+    try:
+        content = path.read_bytes()
+        if content.startswith(_GZIP_MAGIC):
+            content = gzip.decompress(content)
+        return jobs_from_json(content)
+    except (OSError, EOFError, zlib.error, Corrupt) as error:
+        raise ConfigError(
+            f"--schema-history {path}: is not the JSON that TiDB serves at /ddl/history: {error}"
+        ) from error

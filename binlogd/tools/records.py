@@ -12,9 +12,9 @@ from binlogd.drainer.messages.secondary import is_secondary
 from binlogd.errors import Corrupt, CorruptRecord, CorruptRelay, MalformedBinlog
 from binlogd.relay.frame import FrameKind
 from binlogd.relay.reader import entries_of
+from binlogd.tools.named_files import relay_frames
 from binlogd.tools.pump_log import shard_records
 from binlogd.tools.reading import Source, SourceKind
-from binlogd.tools.relay_log import relay_frames
 from binlogd.tools.transaction import FilePosition, Meter
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import peek

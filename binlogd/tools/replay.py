@@ -17,7 +17,7 @@ from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.errors import BinlogdError, ConfigError, GaveUp, StatementRejected
 from binlogd.host.loop import Cancelled
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import Source, SourceKind
 from binlogd.tools.transaction import Transaction

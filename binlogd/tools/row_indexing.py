@@ -28,16 +28,15 @@ from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES
-from binlogd.serving.indexer import Indexing
+from binlogd.serving.finder import Indexing
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import SchemaState
 from binlogd.tidb.model import ActionType, Job, TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder
-from binlogd.tools.jobs import known_jobs
 from binlogd.tools.pump_log import Joined, filed_to, joined
 from binlogd.tools.raw import keys_of
-from binlogd.tools.reading import Source, SourceKind, explained
+from binlogd.tools.reading import Source, SourceKind, explained, known_jobs
 from binlogd.tools.row_index import (
     ANY,
     UNTOLD,

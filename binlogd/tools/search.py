@@ -29,12 +29,11 @@ from binlogd.serving.answers import (
     LookUp,
 )
 from binlogd.serving.finder import Question
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import Met, NothingFound, chosen, table_patterns
-from binlogd.tools.jobs import known_jobs
-from binlogd.tools.reading import Source, find_sources, transactions
+from binlogd.tools.reading import Source, find_sources, known_jobs, transactions
 from binlogd.tools.records import records_of_transaction
 from binlogd.tools.row_index import ANY, RowFrame, picked
 from binlogd.tools.row_indexing import indexed

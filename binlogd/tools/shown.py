@@ -14,7 +14,7 @@ from rich.color import ColorSystem
 from rich.style import Style
 
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, RowKind
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tools.transaction import Transaction
 

@@ -22,7 +22,7 @@ from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, Named
 from binlogd.drainer.mysql.named_sql import is_binary, value_literal
 from binlogd.errors import DownstreamUnavailable, GaveUp, StatementRejected
 from binlogd.host.loop import Cancelled
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import Met, chosen

@@ -27,9 +27,8 @@ from binlogd.archive.catalog import all_segments, read_catalog
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
-from binlogd.snapshot.log import state
 from binlogd.snapshot.log.events import WantedTables, events
-from binlogd.snapshot.log.packets import Spread, unpacked
+from binlogd.snapshot.log.packets import Spread, folded, unpacked, winners_of
 from binlogd.snapshot.process.session import EXPORT_SETTINGS
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import catalog
@@ -145,15 +144,15 @@ def steps(url: str, out: Path, changes: int) -> None:
     for part in (part for task in tasks for part in task):
         found = took("fetch", prewrites, store, part, END)
         for batch in took("rows", events, found, wanted):
-            folded = took("fold in tasks", map, state.folded, [batch])
-            packets += took("packets", map, spread.packets, folded)
+            few = took("fold in tasks", map, folded, [batch])
+            packets += took("packets", map, spread.packets, few)
     table = pa.Table.from_batches(packets)
     target = FileTarget(str(out / "made"), TypeOptions(), 5_000_000, send=Sending(str(out)))
     for number in range(spread.partitions):
         mine = table.filter(pc.equal(table["partition"], number))
         mine = mine.sort_by([("table_id", "ascending"), ("piece", "ascending")])
         pieces = took("unpack", unpacked, mine.to_batches(), str)
-        last = took("last of each key", state.winners, pieces, ())
+        last = took("last of each key", winners_of, pieces, ())
         write = partial(writer.write, part=f"{number:05d}.0")
         took("decode, write, put", write, last, tables, known.tracker, target)
     for step, seconds in spent.items():

@@ -27,12 +27,13 @@ import pyarrow as pa
 import structlog
 
 from binlogd.snapshot.export import PARTITION_BYTES
-from binlogd.snapshot.log import reader, state
+from binlogd.snapshot.log import reader
 from binlogd.snapshot.log.events import WantedTables, committed_prewrites, events
-from binlogd.snapshot.log.heads import LogHeads, heads
+from binlogd.snapshot.log.packets import newest, winners_of
+from binlogd.snapshot.log.prewrites import LogHeads, heads
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.process.launcher import JobProcess, running
-from binlogd.snapshot.process.warmup import warm_up
+from binlogd.snapshot.process.preflight import warm_up
 from binlogd.snapshot.spec import ExportSpec, PinnedSegment, SessionSpec, TypeOptions
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import DdlBinlog, catalog
@@ -223,11 +224,11 @@ def alone(segments: tuple[PinnedSegment, ...], staging: Path, tables: int) -> No
     wanted = WantedTables(handles, frozenset())
     reads = transactions.reads(log, Tso(1 << 62), NO_TS)
     batches = [
-        state.newest(batch)
+        newest(batch)
         for part, of_part in zip(parts, reads, strict=True)
         for batch in events(committed_prewrites(part, of_part), wanted)
     ]
-    winners = state.winners([pa.concat_batches(batches)], ())
+    winners = winners_of([pa.concat_batches(batches)], ())
     target = FileTarget(str(staging), TypeOptions(), 5_000_000)
     list(writer.write(winners, dict(known.tables), known.tracker, target, "0"))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.tso import Tso
 from tests.support import snapshot_reader
 from tests.support.appliance import Appliance, run

@@ -15,7 +15,7 @@ from binlogd.settings import sources
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import running
-from binlogd.snapshot.process.warmup import note_launch, warm_up
+from binlogd.snapshot.process.preflight import note_launch, warm_up
 from binlogd.snapshot.spec import SessionSpec
 from binlogd.spark.request import given_jobs, request
 from binlogd.spark.submit import Arguments, with_history

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from binlogd.client.pump_list import Horizon
-from binlogd.client.registered_pumps import RegisteredPumps
+from binlogd.client.registered_pumps import Horizon, RegisteredPumps
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
@@ -24,10 +23,8 @@ from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.errors import BinlogdError
-from binlogd.node.consumers import RemoteDrainers
-from binlogd.node.first_contact import FirstContact
-from binlogd.node.membership import Membership
-from binlogd.node.replication import Replication
+from binlogd.node.membership import Membership, RemoteDrainers
+from binlogd.node.replication import FirstContact, Replication
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.rpc.service import CisternService, PumpService

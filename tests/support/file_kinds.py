@@ -43,7 +43,7 @@ from binlogd.pump.route import Routing
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayWriter
 from binlogd.relay.reader import read_relay
-from binlogd.snapshot.log.heads import heads
+from binlogd.snapshot.log.prewrites import heads
 from binlogd.snapshot.log.reader import payloads, slices
 from binlogd.snapshot.spec import PinnedSegment
 from binlogd.tidb.job_index import JobEntry
@@ -95,7 +95,6 @@ WRITERS: dict[str, list[str]] = {
     "snapshot/export.py": [_EXPORT],
     "snapshot/formats/file_kinds.py": [_EXPORT],
     "snapshot/process/launcher.py": [_TRANSIENT],
-    "snapshot/process/warmup.py": [_TRANSIENT],
     "snapshot/publishing/marks.py": [_EXPORT],
     "snapshot/writing/write.py": [_EXPORT],
     "spark/export_places.py": [_EXPORT],

@@ -16,18 +16,18 @@ import msgspec
 import pyarrow as pa
 
 from binlogd.errors import Refused
-from binlogd.snapshot.log import reader, state
+from binlogd.snapshot.log import reader
 from binlogd.snapshot.log.events import Reads, WantedTables, committed_prewrites, events
-from binlogd.snapshot.log.heads import LogHeads, heads, packed, unpacked
-from binlogd.snapshot.log.packets import PACKETS, Spread
+from binlogd.snapshot.log.packets import PACKETS, Spread, all_of, folded, net_changes, winners_of
 from binlogd.snapshot.log.packets import unpacked as changes_of
+from binlogd.snapshot.log.prewrites import LogHeads, heads, packed, unpacked
 from binlogd.snapshot.process.jobdir import Pinned, pinned
 from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import ChangesOptions, ExportSpec, TypeOptions
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.built_on import Base, open_base
 from binlogd.snapshot.tables.catalog import Catalog, Origin, catalog, name_in
-from binlogd.snapshot.writing import carried, write, writer
+from binlogd.snapshot.writing import write, writer
 from binlogd.snapshot.writing.changes import write_changes
 from binlogd.snapshot.writing.files import FileTarget, Written, told
 from binlogd.tidb.model import jobs_from_json
@@ -61,7 +61,7 @@ class _Wanted(NamedTuple):
         found: list[dict[str, Any]] = []
         for batches in self.of_tasks():
             for batch in batches:
-                found += to.packets(state.folded(batch)).to_pylist()
+                found += to.packets(folded(batch)).to_pylist()
         found.sort(key=lambda each: (each["table_id"], each["piece"]))
         for number in range(to.partitions):
             ours = [each for each in found if each["partition"] == number]
@@ -96,12 +96,12 @@ class PlainExport:
             has_before = any(plan.carry and plan.carry.is_loose for plan in plans.values())
             wanted = _Wanted(log, commit_ts, since, known, has_before)
             for part, packets in wanted.shuffled(self.spread):
-                winners = state.winners(changes_of(packets, partial(name_in, plans)), carried_on)
+                winners = winners_of(changes_of(packets, partial(name_in, plans)), carried_on)
                 done = writer.write(winners, plans, known.tracker, target, part)
                 written += _written(done)
-            for number, task in enumerate(carried.tasks(plans)):
+            for number, task in enumerate(write.carry_tasks(plans)):
                 of_table = plans[task.table_id]
-                written += carried.take_over(task, of_table, target, f"base-{number:05d}.0")
+                written += write.take_over_table(task, of_table, target, f"base-{number:05d}.0")
         schema = write.keep_schema(known, target)
         tables, left_out = write.entries(known, written, target)
         described = msgspec.structs.replace(
@@ -122,13 +122,13 @@ class PlainExport:
             plans, written = dict(known.tables), list[Written]()
             wanted = _Wanted(log, commit_ts, from_ts, known, has_before=True)
             if options.all_versions:
-                every = (state.all_of(batches) for batches in wanted.of_tasks())
+                every = (all_of(batches) for batches in wanted.of_tasks())
                 parts = [(f"{number}.0", each) for number, each in enumerate(every)]
             else:
                 shuffled = wanted.shuffled(self.spread)
                 name_of = partial(name_in, plans)
                 parts = [
-                    (part, map(state.net, changes_of(rows, name_of))) for part, rows in shuffled
+                    (part, map(net_changes, changes_of(rows, name_of))) for part, rows in shuffled
                 ]
             for part, rows in parts:
                 done = write_changes(rows, plans, known.tracker, target, part, options)

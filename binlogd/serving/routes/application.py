@@ -8,29 +8,28 @@ Source: tidb-binlog pump/server.go, drainer/server.go, pkg/util/http.go.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
-from binlogd.errors import BinlogdError
+from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.placement.stand_in import PdFace
-from binlogd.serving.answers import LookUp, Reply
-from binlogd.serving.finder import Question
+from binlogd.serving.answers import LookUp, Reply, Trouble
+from binlogd.serving.finder import LIMIT_MAX, Question
 from binlogd.serving.routes.events import Hub
-from binlogd.serving.routes.exports import add_exports
 from binlogd.serving.routes.guard import Guard, add_headers, guarding
-from binlogd.serving.routes.lookup import add_lookup
 from binlogd.serving.routes.openapi import add_description
 from binlogd.serving.routes.page import add_page
-from binlogd.serving.routes.pd_api import add_pd
 from binlogd.serving.routes.profiling import add_profiling
-from binlogd.snapshot.export_queue import ExportQueue
+from binlogd.settings.quantities import first_ts, last_ts
+from binlogd.snapshot.export_queue import AskedExport, ExportJob, ExportQueue
 from binlogd.status import NodeEntry, Status, document
+from binlogd.tso import MAX_TS
 from binlogd.upstream.store import SkipEntry
 
-_TS_MAX = (1 << 63) - 1
 _BODY_BYTES_MAX = 64 << 10
 
 
@@ -134,19 +133,14 @@ def _never_in_silence(operations: Operations) -> Any:
         except (web.HTTPException, ConnectionError):
             raise
         except BinlogdError as error:
-            return _failed(error, 503)
+            return _json(Reply.refused(error), 503, indent=2)
         except Exception as error:  # noqa: BLE001 - whoever asks and operators hear it
             resource = request.match_info.route.resource
             name = resource.canonical if resource is not None else "unknown"
-            return _failed(operations.route_failed(f"{request.method} {name}", error), 500)
+            failure = operations.route_failed(f"{request.method} {name}", error)
+            return _json(Reply.refused(failure), 500, indent=2)
 
     return answered
-
-
-def _failed(error: BinlogdError, status: int) -> web.Response:
-    answer = _reply(Reply.refused(error))
-    answer.set_status(status)
-    return answer
 
 
 def _add_health(router: web.UrlDispatcher, operations: Operations) -> None:
@@ -184,7 +178,7 @@ def _add_looking(router: web.UrlDispatcher, operations: Operations) -> None:
 
     async def binlog(request: web.Request) -> web.Response:
         ts = request.match_info["ts"]
-        number = _timestamp(ts)
+        number = _whole_number(ts)
         if number is None:
             return web.Response(text=f"invalid parameter ts: {ts}\n")
         try:
@@ -220,7 +214,7 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
 
     async def skip(request: web.Request) -> web.Response:
         ts, reason = request.match_info["ts"], request.query.get("reason", "")
-        number = _timestamp(ts)
+        number = _whole_number(ts)
         if not number:
             return _reply(Reply.refused(f"invalid parameter ts: {ts}"))
         try:
@@ -250,22 +244,225 @@ async def _in_the_originals_words(
         return web.Response(status=405, headers={"Allow": ", ".join(sorted(error.allowed_methods))})
 
 
-def _timestamp(text: str) -> int | None:
-    """A timestamp in decimal digits, of which Python would refuse thousands with an error."""
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_TS_MAX))):
+def _whole_number(text: str, at_most: int = MAX_TS) -> int | None:
+    """One in decimal digits, of which Python would refuse thousands with an error."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(at_most))):
         return None
     number = int(text)
-    return number if number <= _TS_MAX else None
+    return number if number <= at_most else None
 
 
 def _reply(reply: Reply) -> web.Response:
     return _json(reply, indent=2)
 
 
-def _json(content: Any, *, indent: int = 0) -> web.Response:
+def _json(content: Any, status: int = 200, *, indent: int = 0) -> web.Response:
     text = msgspec.json.encode(content)
     if indent:
         text = msgspec.json.format(text, indent=indent)
-    return web.Response(
-        body=text + b"\n", headers={"Content-Type": "application/json; charset=UTF-8"}
+    headers = {"Content-Type": "application/json; charset=UTF-8"}
+    return web.Response(body=text + b"\n", status=status, headers=headers)
+
+
+def _trouble(error: Exception) -> web.Response:
+    """What is asked makes no sense, too many ask at once, or it cannot be answered now."""
+    is_wrong = isinstance(error, ConfigError | msgspec.DecodeError)
+    return _json(
+        Trouble(str(error)), 400 if is_wrong else 429 if isinstance(error, Refused) else 503
     )
+
+
+# --- /exports: exports that this service does itself, asked for, looked at and cancelled ----------
+
+_OFF = (
+    "this service does no exports: set export.dir, or run `binlogd export` beside it; it needs the"
+    " extra `spark` and a Java runtime"
+)
+_ID_MAX = 10**15 - 1
+
+
+def add_exports(router: web.UrlDispatcher, queue: ExportQueue | None) -> None:
+    """Adds the routes; without a queue they say what to do."""
+
+    async def ask(request: web.Request) -> web.Response:
+        if queue is None:
+            return _json(Trouble(_OFF), 503)
+        try:
+            asked = msgspec.json.decode(await request.read() or b"{}", type=AskedExport)
+            return _json(queue.ask(asked), 202)
+        except (msgspec.DecodeError, ConfigError, Refused) as error:
+            return _trouble(error)
+
+    async def every(_: web.Request) -> web.Response:
+        return _json(Trouble(_OFF), 503) if queue is None else _json(queue.jobs())
+
+    async def one(request: web.Request) -> web.Response:
+        number = _number(request)
+        found = next((each for each in queue.jobs() if each.id == number), None) if queue else None
+        return _found(found)
+
+    async def cancel(request: web.Request) -> web.Response:
+        return _found(queue.cancel(_number(request)) if queue is not None else None)
+
+    router.add_post("/exports", ask)
+    router.add_get("/exports", every)
+    router.add_get("/exports/{id}", one)
+    router.add_delete("/exports/{id}", cancel)
+
+
+def _number(request: web.Request) -> int:
+    return _whole_number(request.match_info["id"], _ID_MAX) or 0
+
+
+def _found(job: ExportJob | None) -> web.Response:
+    return _json(Trouble("no such export"), 404) if job is None else _json(job)
+
+
+# --- /transactions: what somebody looks for in the log, as a readable change ---------------------
+
+TEXT_CHARS_MAX = 4_096
+_LIMIT = 20
+_PARAMETERS = {"table", "row", "from", "to", "limit"}
+
+_LOOK_S = 0.1
+"""Between two looks whether somebody waits for the answer."""
+
+Find = Callable[[Question], Awaitable[LookUp]]
+
+
+def add_lookup(router: web.UrlDispatcher, find: Find) -> None:
+    """Adds the routes."""
+
+    def answering(question: Callable[[web.Request], Question]) -> Handler:
+        async def answer(request: web.Request) -> web.Response:
+            try:
+                found = _json(await _while_awaited(request, find(question(request))))
+            except BinlogdError as error:
+                found = _trouble(error)
+            found.headers["Cache-Control"] = "no-store"
+            return found
+
+        return answer
+
+    router.add_get("/transactions/{ts}", answering(_of_timestamp))
+    router.add_get("/transactions", answering(_of_query))
+
+
+async def _while_awaited(request: web.Request, looking: Awaitable[LookUp]) -> LookUp:
+    """Ends a look-up that nobody waits for any more: its place is the next one's."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        if request.transport is None or request.transport.is_closing():
+            limit.reschedule(loop.time())
+        else:
+            timer = loop.call_later(_LOOK_S, look)
+
+    try:
+        async with asyncio.timeout(None) as limit:
+            timer = loop.call_later(_LOOK_S, look)
+            return await looking
+    except TimeoutError:
+        raise Refused("who asked has gone") from None
+    finally:
+        timer.cancel()
+
+
+def _of_timestamp(request: web.Request) -> Question:
+    ts = _whole_number(request.match_info["ts"])
+    if not ts:
+        raise ConfigError("a timestamp is a whole number like 412518831548007863")
+    return Question(ts=ts)
+
+
+def _of_query(request: web.Request) -> Question:
+    query = request.query
+    unknown = sorted(set(query) - _PARAMETERS)
+    if unknown:
+        raise ConfigError(
+            f"unknown: {', '.join(unknown)}; there are {', '.join(sorted(_PARAMETERS))}"
+        )
+    if len(request.query_string) > TEXT_CHARS_MAX:
+        raise ConfigError(f"the question is longer than {TEXT_CHARS_MAX} characters")
+    start = first_ts(query["from"], "from") if query.get("from") else 0
+    stop = last_ts(query["to"], "to") if query.get("to") else MAX_TS
+    if start > stop:
+        raise ConfigError("from lies behind to")
+    row = dict(_condition(each) for each in query.getall("row", []))
+    if row and not query.get("table"):
+        raise ConfigError("row needs a table: table=shop.orders&row=id=42")
+    return Question(
+        table=query.get("table", ""), row=row, start=start, stop=stop, limit=_limit(query)
+    )
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    limit = _whole_number(query.get("limit", str(_LIMIT))) or 0
+    if not 1 <= limit <= LIMIT_MAX:
+        raise ConfigError(f"limit: expected a number from 1 to {LIMIT_MAX}")
+    return limit
+
+
+def _condition(text: str) -> tuple[str, str]:
+    column, equals, value = text.partition("=")
+    if not equals or not column.strip():
+        raise ConfigError(f"row {text!r}: expected COLUMN=VALUE, as in id=42")
+    return column.strip(), value.strip()
+
+
+_UP = "Up"
+
+
+def add_pd(router: web.UrlDispatcher, face: Callable[[], PdFace] | None) -> None:
+    """The words under `/pd/api/v1/`; `face` is what the PD says of itself. Without one none of them
+    is known."""
+
+    async def told(request: web.Request) -> web.Response:
+        word = request.match_info["word"]
+        if face is None:
+            raise web.HTTPNotFound
+        if word == "ping":
+            return web.Response()
+        documents = _documents(face())
+        if word not in documents:
+            known = ", ".join(sorted([*documents, "ping"]))
+            reason = f"binlogd stands in for PD: {word} is not here; known: {known}\n"
+            return web.Response(status=404, text=reason)
+        return _json(documents[word], indent=2)
+
+    router.add_get("/pd/api/v1/{word}", told)
+
+
+def _documents(face: PdFace) -> Mapping[str, Any]:
+    version = f"v{face.version}"
+    member = {
+        "name": face.name,
+        "member_id": face.member_id,
+        "peer_urls": [face.url],
+        "client_urls": [face.url],
+        "binary_version": version,
+    }
+    store = {"id": 1, "address": face.url.rpartition("/")[2], "version": face.version}
+    return {
+        "version": {"version": version},
+        "status": {"version": version, "start_timestamp": face.began_ms // 1000},
+        "health": [
+            {
+                "name": face.name,
+                "member_id": face.member_id,
+                "client_urls": [face.url],
+                "health": True,
+            }
+        ],
+        "leader": member,
+        "members": {
+            "header": {"cluster_id": face.cluster_id},
+            "members": [member],
+            "leader": member,
+            "etcd_leader": member,
+        },
+        "cluster": {"id": face.cluster_id, "max_peer_count": 1},
+        "stores": {"count": 1, "stores": [{"store": {**store, "state_name": _UP}, "status": {}}]},
+    }

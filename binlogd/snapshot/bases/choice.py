@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import ConfigError, Refused, Unfit
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.bases.dump import is_dump, read_dump
 from binlogd.snapshot.publishing.publish import read_manifest, snapshots, why_none
 from binlogd.snapshot.spec import (

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
-from binlogd.snapshot.log.datums import RowSpans
+from binlogd.snapshot.log.datums import Longs, RowSpans, packed_longs, unpacked_longs
 from binlogd.snapshot.log.moves import Followed, Home, Moves
 from binlogd.snapshot.log.prewrites import Told, told
 from binlogd.snapshot.log.reader import Slice, payloads_at
@@ -31,7 +31,6 @@ from binlogd.snapshot.log.rowkey import (
     placed,
     updated,
 )
-from binlogd.snapshot.log.vectors import Longs, packed_longs, unpacked_longs
 from binlogd.tidb.schema import is_reserved
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
 from binlogd.wire.mutation import LARGE_BYTES

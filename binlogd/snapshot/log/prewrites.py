@@ -1,4 +1,9 @@
-"""The row changes of many prewrites at once: where the rows of each table lie.
+"""Which binlogs a log holds, and the row changes of many prewrites at once: where the rows of each
+table lie.
+
+A head takes 25 bytes in memory, less on its way: what is told of each is its kind, its place and
+its two timestamps, and only of DDL what it did. Canonical payloads are read all at once; one that
+is of another form, or of a DDL, by itself.
 
 Invariant. Of a prewrite that is not odd, rows and their order are those of `wire.peek.changes`; of
 an odd one nothing is told. Why it holds. A step is taken for all at once, and only over tags that
@@ -10,17 +15,209 @@ Source: pingcap/tipb proto/binlog/binlog.proto.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from binlogd.snapshot.log.datums import RowSpans
-from binlogd.snapshot.log.heads import canonical
-from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, uvarints
+from binlogd.binlog import BinlogType
+from binlogd.errors import CorruptRecord, MalformedBinlog
+from binlogd.snapshot.log.datums import (
+    Bytes,
+    Longs,
+    Mask,
+    RowSpans,
+    offsets,
+    packed_longs,
+    unpacked_longs,
+    uvarints,
+)
+from binlogd.snapshot.log.reader import Slice, payloads
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE
+from binlogd.wire.peek import NO_DDL, Head, body, peek
+
+PREWRITE, COMMIT, ROLLBACK, DDL_COMMIT, OTHER = range(5)
+"""Kinds of heads."""
+
+PACKED = pa.schema([("number", pa.int32()), ("heads", pa.binary()), ("ddl", pa.binary())])
+"""The heads of one slice on their way to whoever asked."""
+
+_NO_COMMIT = 8
+"""Is added to the kind of a head without a commit_ts, on its way."""
+_LEAST_BYTES = 10
+"""Of a canonical payload."""
+
+
+class DdlCommit(msgspec.Struct, array_like=True, frozen=True):
+    """The Commit of a DDL."""
+
+    commit_ts: int
+    start_ts: int
+    job_id: int
+    schema_state: int
+    query: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Those of one slice, by their places in its file."""
+
+    kind: npt.NDArray[np.int8]
+    at: Longs
+    start_ts: Longs
+    commit_ts: Longs
+    ddl: tuple[DdlCommit, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def heads(part: Slice) -> Heads:
+    """The heads of a slice. Raises CorruptRecord, also for a payload that is no binlog."""
+    records = list(payloads(part))
+    found = canonical(RowSpans.joined([payload for _, payload in records]))
+    at = np.fromiter((each for each, _ in records), np.int64, len(records))
+    ddl = []
+    for number in np.flatnonzero(~found.is_plain).tolist():
+        place, payload = records[number]
+        try:
+            head = peek(payload)
+            told = _ddl_commit(head, payload)
+        except MalformedBinlog as error:
+            raise CorruptRecord(part.path, place, f"no binlog: {error}") from error
+        kind = head.tp if head.tp in (PREWRITE, COMMIT, ROLLBACK) else OTHER
+        if told is not None:
+            kind = DDL_COMMIT
+            ddl.append(told)
+        found.kind[number] = kind
+        found.start_ts[number], found.commit_ts[number] = head.start_ts, head.commit_ts
+    counts = (found.start_ts != 0) | (found.commit_ts != 0)  # others were left by old versions
+    return Heads(
+        found.kind[counts],
+        at[counts],
+        found.start_ts[counts],
+        found.commit_ts[counts],
+        tuple(ddl),
+    )
+
+
+def ddl_commits(payloads_of: Sequence[bytes]) -> list[DdlCommit]:
+    """The Commits of DDL among some payloads. Raises MalformedBinlog."""
+    is_plain = canonical(RowSpans.joined(list(payloads_of))).is_plain
+    odd = (payloads_of[number] for number in np.flatnonzero(~is_plain).tolist())
+    found = (_ddl_commit(peek(payload), payload) for payload in odd)
+    return [each for each in found if each is not None]
+
+
+def _ddl_commit(head: Head, payload: bytes) -> DdlCommit | None:
+    if not head.ddl_job_id or head.tp != BinlogType.COMMIT:
+        return None
+    told, job_id = body(payload), head.ddl_job_id
+    return DdlCommit(head.commit_ts, head.start_ts, job_id, told.ddl_schema_state, told.ddl_query)
+
+
+def packed(number: int, told: Heads) -> pa.RecordBatch:
+    """`PACKED` of one slice."""
+    has_none = told.commit_ts == 0
+    columns = (
+        told.kind.astype(np.int64) + np.where(has_none, _NO_COMMIT, 0),
+        told.at,
+        told.start_ts,
+        np.where(has_none, 0, told.commit_ts - told.start_ts),
+    )
+    row = {
+        "number": [number],
+        "heads": [packed_longs(*columns)],
+        "ddl": [msgspec.msgpack.encode(told.ddl)],
+    }
+    return pa.RecordBatch.from_pydict(row, schema=PACKED)
+
+
+def unpacked(told: bytes, ddl: bytes) -> Heads:
+    """What `packed` put together."""
+    kind, at, start_ts, behind = unpacked_longs(told)
+    commit_ts = np.where(kind >= _NO_COMMIT, 0, start_ts + behind)
+    return Heads(
+        (kind % _NO_COMMIT).astype(np.int8),
+        at,
+        start_ts,
+        commit_ts,
+        msgspec.msgpack.decode(ddl, type=tuple[DdlCommit, ...]),
+    )
+
+
+class LogHeads:
+    """The heads of all slices, in the order of the slices: by shard, file and place."""
+
+    def __init__(self, parts: Sequence[Slice], of_parts: Sequence[Heads]) -> None:
+        self.parts = tuple(parts)
+        self.begins = offsets(np.array([len(each) for each in of_parts], np.int64))
+        """Where the heads of each slice begin."""
+        self.kind = np.concatenate([each.kind for each in of_parts])
+        self.at = np.concatenate([each.at for each in of_parts])
+        self.start_ts = np.concatenate([each.start_ts for each in of_parts])
+        self.commit_ts = np.concatenate([each.commit_ts for each in of_parts])
+        self.ddl = [ddl for each in of_parts for ddl in each.ddl]
+
+    def per_head(self, of_parts: Sequence[int]) -> Longs:
+        """A number of each slice for each of its heads."""
+        return np.repeat(np.array(of_parts, np.int64), np.diff(self.begins))
+
+
+# --- canonical payloads ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """What was told of some payloads; nothing of those that are not plain."""
+
+    is_plain: Mask
+    kind: npt.NDArray[np.int8]
+    start_ts: Longs
+    commit_ts: Longs
+    rows_at: Longs
+    rows_end: Longs
+    """Where the row changes of a Prewrite are."""
+
+
+def canonical(payloads_of: RowSpans) -> Canonical:
+    """The heads of payloads that are canonical and no DDL."""
+    data, begins, ends = payloads_of.data, payloads_of.begins, payloads_of.ends
+    kind = data[begins + 1].astype(np.int8)
+    is_plain = (ends - begins >= _LEAST_BYTES) & (data[begins] == 0x08) & (kind >= 0)
+    is_plain &= data[begins + 2] == 0x10
+    start_ts, at = _minimal(data, begins + 3, is_plain)
+    is_plain &= data[at] == 0x18
+    commit_ts, at = _minimal(data, at + 1, is_plain)
+    places = []
+    for tag in b"\x22\x2a\x32":
+        has = np.flatnonzero(is_plain & (data[at] == tag))
+        size, begin = uvarints(data, at[has] + 1)
+        after = begin + size.view(np.int64)
+        is_wrong = (begin < 0) | (size > len(data)) | (after > ends[has])
+        is_plain[has[is_wrong]] = False
+        content = at.copy()
+        content[has] = np.where(is_wrong, begins[has], begin)
+        at[has] = np.where(is_wrong, begins[has], after)
+        places.append((content, at.copy()))
+    is_plain &= at + len(NO_DDL) == ends
+    for place, byte in enumerate(NO_DDL):
+        is_plain &= data[at + place] == byte
+    kind[kind > ROLLBACK] = OTHER
+    return Canonical(is_plain, kind, start_ts, commit_ts, *places[1])
+
+
+def _minimal(data: Bytes, at: Longs, is_plain: Mask) -> tuple[Longs, Longs]:
+    """Varints without a byte too many and where they end; those that are not are no longer plain,
+    and end where they began."""
+    values, ends = uvarints(data, at)
+    is_plain &= (ends > 0) & ((ends - at == 1) | (data[ends - 1] != 0))
+    return values.view(np.int64), np.where(is_plain, ends, at)
+
 
 _VERSION, _TABLES, _TABLE_ID, _SEQUENCE = 0x08, 0x12, 0x08, 0x38
 _STEPS_MAX = 64

@@ -13,9 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlogd.snapshot.log.datums import Columns, RowSpans, columns, integers, stretches
+from binlogd.snapshot.log.datums import (
+    Columns,
+    Longs,
+    Mask,
+    RowSpans,
+    columns,
+    integers,
+    offsets,
+    stretches,
+)
 from binlogd.snapshot.log.rowkey import Handle, deleted, inserted, updated
-from binlogd.snapshot.log.vectors import Longs, Mask, offsets
 from binlogd.tidb.datum import Flag, as_signed
 from binlogd.tidb.varint import varint
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE

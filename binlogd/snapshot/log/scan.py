@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from binlogd.errors import Refused
 from binlogd.host.disk import put_in_place
 from binlogd.snapshot.formats.columns import spark_type
-from binlogd.snapshot.log import state
 from binlogd.snapshot.log.events import Reads, WantedTables, committed_prewrites, events
-from binlogd.snapshot.log.heads import PACKED, LogHeads, heads, packed, unpacked
-from binlogd.snapshot.log.packets import PACKETS, Spread
+from binlogd.snapshot.log.packets import PACKETS, Spread, folded
+from binlogd.snapshot.log.prewrites import PACKED, LogHeads, heads, packed, unpacked
 from binlogd.snapshot.log.reader import Slice
 
 _OF = b"binlogd.slices"
@@ -103,7 +102,7 @@ class RowScan:
 
         def read(number: int) -> Iterator[pa.RecordBatch]:
             for batch in changes(number):
-                yield to.packets(state.folded(batch))
+                yield to.packets(folded(batch))
 
         packets = per_task(self.spark, self.tasks, read, PACKETS)
         return packets.repartitionById(to.partitions, "partition").sortWithinPartitions(

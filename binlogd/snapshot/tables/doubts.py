@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
 from binlogd.snapshot.log.events import Reads
-from binlogd.snapshot.log.heads import LogHeads
 from binlogd.snapshot.log.moves import Move, Moves, PartitionsEnded, PartitionsSpread
+from binlogd.snapshot.log.prewrites import LogHeads
 from binlogd.snapshot.log.reader import payloads_at
 from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from binlogd.errors import Corrupt, CorruptRecord, MalformedBinlog, Refused
+from binlogd.snapshot.log.datums import Longs, Mask, is_first
 from binlogd.snapshot.log.events import Reads
-from binlogd.snapshot.log.heads import (
+from binlogd.snapshot.log.prewrites import (
     COMMIT,
     DDL_COMMIT,
     PREWRITE,
@@ -18,7 +19,6 @@ from binlogd.snapshot.log.heads import (
     LogHeads,
 )
 from binlogd.snapshot.log.reader import payloads_at
-from binlogd.snapshot.log.vectors import Longs, Mask, is_first
 from binlogd.snapshot.spec import ExportSpec, before_the_log
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.tso import Tso, plus_ms

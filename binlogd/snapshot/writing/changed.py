@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from binlogd.errors import Refused
 from binlogd.host.disk import put_in_place
+from binlogd.snapshot.log.datums import key_numbers
 from binlogd.snapshot.log.rowkey import HandleKind
-from binlogd.snapshot.log.vectors import key_numbers
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.files import KEY_COLUMN
 

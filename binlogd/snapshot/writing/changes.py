@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame
 
 from binlogd.errors import CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn
-from binlogd.snapshot.log import state
-from binlogd.snapshot.log.packets import unpacked
+from binlogd.snapshot.log.packets import all_of, net_changes, unpacked
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.log.scan import RowScan, ddl_of
 from binlogd.snapshot.spec import ChangesEntry, ChangesOptions, DdlEntry
@@ -212,7 +211,7 @@ def net(
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         part = attempt_name(context.partitionId()) if context else "0"
-        wanted = map(state.net, unpacked(batches, partial(name_in, tables)))
+        wanted = map(net_changes, unpacked(batches, partial(name_in, tables)))
         yield from write_changes(wanted, tables, tracker, target, part, options)
 
     return told(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
@@ -226,7 +225,7 @@ def every(
 
     def write_part(changes: Iterator[pa.RecordBatch], number: int) -> Iterator[pa.RecordBatch]:
         part = attempt_name(number)
-        yield from write_changes(state.all_of(changes), tables, tracker, target, part, options)
+        yield from write_changes(all_of(changes), tables, tracker, target, part, options)
 
     return told(rows.each(write_part, RESULTS).collect())
 

@@ -3,7 +3,9 @@
 Invariant. The arrays hold what `RowSpans.decode` and `ArrowColumn.build` give for each row. Why it
 holds. Where a datum begins is found for all rows at once; then each column has a way for all of its
 datums, or the reader of its type for each. A row in another form than TiDB's, one with a column of
-a coming schema, and every row of a table that has stand-ins goes through `RowSpans.decode`.
+a coming schema, and every row of a table that has stand-ins goes through `RowSpans.decode`. A way
+takes datums of the flag that TiDB writes for the type and of values that lose nothing; one other
+among them, and it gives None for all, which says nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +15,272 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from binlogd.errors import CorruptRow
 from binlogd.snapshot.formats.columns import ArrowColumn
-from binlogd.snapshot.log.datums import Columns, RowSpans, columns, datum_ends
+from binlogd.snapshot.log.datums import (
+    Columns,
+    Longs,
+    Mask,
+    RowSpans,
+    columns,
+    datum_ends,
+    signed,
+    stretches,
+    uvarints,
+)
 from binlogd.snapshot.log.rowkey import HandleKind
-from binlogd.snapshot.log.vectors import Longs, Mask
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.datum_arrays import Way, way_of
 from binlogd.tidb.columns import Reader, Value, reader_of
+from binlogd.tidb.datum import Flag
+from binlogd.tidb.decimals import digit_groups
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.layout import INTEGER_TYPES, Form, form_of
+from binlogd.tidb.model import Column
+
+Way = Callable[[RowSpans, Longs], pa.Array | None]
+"""From rows, and where the datum of each begins."""
+
+_NIL = Flag.NIL.value
+_SIGN = np.uint64(1 << 63)
+_DAY_US = 86_400_000_000
+_INT64_DIGITS = 18
+"""Digits of which every number fits in 64 bits."""
+
+
+def way_of(column: ArrowColumn) -> Way | None:
+    """The way of a column, if there is one for its type and what it becomes."""
+    form = form_of(column.column)
+    find = None if form is None else _WAYS.get(form)
+    return None if find is None else find(column.column, column.type)
+
+
+def _way_of_text(_: Column, type_: pa.DataType) -> Way | None:
+    return _texts(type_) if pa.types.is_string(type_) or pa.types.is_binary(type_) else None
+
+
+def _way_of_signed(_: Column, type_: pa.DataType) -> Way | None:
+    return _integers(type_, is_unsigned=False) if pa.types.is_integer(type_) else None
+
+
+def _way_of_unsigned(column: Column, type_: pa.DataType) -> Way | None:
+    tp = column.field_type.tp
+    if tp == Tp.ENUM:
+        return _labels(column.field_type.elems)
+    is_of = pa.types.is_decimal if tp == Tp.LONGLONG else pa.types.is_integer
+    is_kept = tp in INTEGER_TYPES and is_of(type_)
+    return _integers(type_, is_unsigned=True) if is_kept else None
+
+
+def _way_of_decimal(_: Column, type_: pa.DataType) -> Way | None:
+    return _decimals(type_) if pa.types.is_decimal(type_) else None
+
+
+def _way_of_moment(column: Column, type_: pa.DataType) -> Way | None:
+    is_kept = pa.types.is_timestamp(type_) or pa.types.is_date32(type_)
+    return _moments(type_, max(column.field_type.decimal, 0)) if is_kept else None
+
+
+_WAYS: dict[Form, Callable[[Column, pa.DataType], Way | None]] = {
+    Form.SIGNED: _way_of_signed,
+    Form.UNSIGNED: _way_of_unsigned,
+    Form.BYTES: _way_of_text,
+    Form.FLOAT: lambda _, type_: _floats(type_),
+    Form.DECIMAL: _way_of_decimal,
+    Form.DATE: _way_of_moment,
+    Form.MOMENT: _way_of_moment,
+}
+
+
+def _of_flag(rows: RowSpans, at: Longs, flag: Flag) -> Mask | None:
+    """Which datums are NULL, if all others are of this flag."""
+    flags = rows.data[at]
+    is_null: Mask = flags == _NIL
+    return is_null if (is_null | (flags == flag)).all() else None
+
+
+def _uvarints_of(
+    rows: RowSpans, at: Longs, flag: Flag
+) -> tuple[npt.NDArray[np.uint64], Mask] | None:
+    """The numbers of datums that are all of this flag, or NULL; and which of them are NULL."""
+    is_null = _of_flag(rows, at, flag)
+    if is_null is None:
+        return None
+    values, ends = uvarints(rows.data, at + 1)
+    return None if (ends < 0).any() else (values, is_null)
+
+
+def _array_of(values: npt.NDArray[np.generic], is_null: Mask) -> pa.Array:
+    return pa.array(values, mask=is_null)
+
+
+def _integers(type_: pa.DataType, *, is_unsigned: bool) -> Way:
+    flag = Flag.UVARINT if is_unsigned else Flag.VARINT
+
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
+        found = _uvarints_of(rows, at, flag)
+        if found is None:
+            return None
+        values, is_null = found
+        try:
+            return _array_of(values if is_unsigned else signed(values), is_null).cast(type_)
+        except pa.ArrowInvalid:
+            return None
+
+    return way
+
+
+def _labels(elems: tuple[str, ...]) -> Way:
+    labels = pa.array(["", *elems], pa.string())
+
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
+        found = _uvarints_of(rows, at, Flag.UVARINT)
+        if found is None:
+            return None
+        values, is_null = found
+        values[is_null] = 0
+        if values.max(initial=0) > len(elems):
+            return None
+        return labels.take(_array_of(values, is_null))
+
+    return way
+
+
+def _texts(type_: pa.DataType) -> Way:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.COMPACT_BYTES)
+        if is_null is None:
+            return None
+        sizes, begins = uvarints(rows.data, at + 1)
+        begins = np.where(is_null, at, begins)
+        ends = begins + np.where(is_null, 0, (sizes >> np.uint64(1)).view(np.int64))
+        found = stretches(rows, begins, ends, is_null)
+        try:
+            return found.cast(type_)
+        except pa.ArrowInvalid:
+            return None
+
+    return way
+
+
+def _floats(type_: pa.DataType) -> Way:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.FLOAT)
+        if is_null is None:
+            return None
+        bits = _bytes_at(rows, at + 1, 8).view(">u8").astype(np.uint64).ravel()
+        bits = np.where(bits & _SIGN, bits ^ _SIGN, ~bits)
+        values = bits.view(np.float64)
+        if not (np.isfinite(values) | is_null).all():
+            return None
+        return _array_of(np.where(is_null, 0.0, values), is_null).cast(type_)
+
+    return way
+
+
+def _bytes_at(rows: RowSpans, at: Longs, size: int) -> npt.NDArray[np.uint8]:
+    """So many bytes of each, row by row; what is NULL at the very end reads what is behind."""
+    return np.ascontiguousarray(rows.data[at[:, None] + np.arange(size)])
+
+
+# --- decimals ------------------------------------------------------------------------------
+
+
+def _decimals(type_: pa.Decimal128Type) -> Way:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.DECIMAL)
+        if is_null is None or is_null.all():
+            return None
+        first = int(at[np.argmin(is_null)])
+        precision, scale = rows.raw[first + 1], rows.raw[first + 2]
+        is_alike = (rows.data[at + 1] == precision) & (rows.data[at + 2] == scale)
+        is_small = precision <= min(_INT64_DIGITS, type_.precision)
+        if not (is_alike | is_null).all() or scale != type_.scale or not is_small:
+            return None
+        unscaled = _unscaled(rows, np.where(is_null, first, at) + 3, precision, scale)
+        return None if unscaled is None else _decimal_array(unscaled, is_null, type_)
+
+    return way
+
+
+def _unscaled(rows: RowSpans, at: Longs, precision: int, scale: int) -> Longs | None:
+    """Decimals of up to 18 digits as integers; None where a group of digits has too many."""
+    groups = digit_groups(precision, scale)
+    body = _bytes_at(rows, at, sum(size for size, _ in groups))
+    is_negative = body[:, 0] < 0x80
+    body[:, 0] ^= 0x80
+    body[is_negative] ^= 0xFF
+    found = np.zeros(len(at), np.int64)
+    begin = 0
+    for size, limit in groups:
+        group = np.zeros(len(at), np.int64)
+        for place in range(begin, begin + size):
+            group = group << 8 | body[:, place]
+        if (group >= limit).any():
+            return None
+        found = found * limit + group
+        begin += size
+    return np.where(is_negative, -found, found)
+
+
+def _decimal_array(unscaled: Longs, is_null: Mask, type_: pa.Decimal128Type) -> pa.Array:
+    words = np.empty((len(unscaled), 2), np.int64)
+    words[:, 0], words[:, 1] = unscaled, unscaled >> 63
+    found = pa.Array.from_buffers(type_, len(unscaled), [None, pa.py_buffer(words)])
+    return pc.if_else(pa.array(is_null), pa.scalar(None, type_), found) if is_null.any() else found
+
+
+# --- dates and times -----------------------------------------------------------------------
+
+
+def _moments(type_: pa.DataType, fsp: int) -> Way:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
+        found = _uvarints_of(rows, at, Flag.UVARINT)
+        if found is None:
+            return None
+        is_null, packed = found[1], np.where(found[1], _EPOCH, found[0])
+        days, is_right = _days(packed >> np.uint64(41))
+        micros, is_time = _clock((packed & np.uint64((1 << 41) - 1)).view(np.int64), fsp)
+        if not (is_right & is_time).all():
+            return None
+        if pa.types.is_date32(type_):
+            return _array_of(days.astype(np.int32), is_null).view(type_)
+        return _array_of(days * _DAY_US + micros, is_null).view(type_)
+
+    return way
+
+
+_EPOCH = np.uint64(((1970 * 13 + 1) << 5 | 1) << 41)
+"""1970-01-01 as TiDB packs it."""
+
+
+def _days(ymd: npt.NDArray[np.uint64]) -> tuple[Longs, Mask]:
+    """Days since 1970, and which dates the calendar has, from the year 1 on."""
+    months, day = (ymd >> np.uint64(5)).view(np.int64), (ymd & np.uint64(31)).view(np.int64)
+    year, month = months // 13, months % 13
+    is_right = (year >= 1) & (year <= 9999) & (month >= 1) & (day >= 1)
+    number = np.where(is_right, (year - 1970) * 12 + month - 1, 0)
+    first, behind = _first_days(number), _first_days(number + 1)
+    is_right &= first + day <= behind
+    return first + day - 1, is_right
+
+
+def _first_days(months: Longs) -> Longs:
+    """The first day of months since 1970."""
+    return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+
+
+def _clock(packed: Longs, fsp: int) -> tuple[Longs, Mask]:
+    """Microseconds of a day with so many digits of a fraction, and which are times of day."""
+    hour, minute, second = packed >> 36, packed >> 30 & 63, packed >> 24 & 63
+    fraction = packed & 0xFFFFFF
+    is_right = (hour < 24) & (minute < 60) & (second < 60) & (fraction < 1_000_000)
+    fraction -= fraction % 10 ** (6 - fsp)
+    return ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction, is_right
+
 
 Losses = Counter[str]
 _NOWHERE = -1

@@ -1,39 +1,264 @@
-"""Stages what the tables hold: Python workers decode rows and write files, the driver tidies up."""
+"""Stages what the tables hold: Python workers decode rows and write files, the driver tidies up.
+
+The rows of a base that nobody changed since are taken over (the anti-join) a file of the base at a
+time, in Arrow: they go through no shuffle and no row decoder. A file that has no changed row, of a
+table that is what it was, is linked into the new snapshot.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from msgspec import structs
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from binlogd.errors import Corrupt, CorruptRow, UnreadableRow
 from binlogd.host.disk import sync_directory
+from binlogd.snapshot.bases.dump import DumpFile
+from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, spark_type
 from binlogd.snapshot.formats.create_table import create_database, create_table, primary_key
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import checksum_text
-from binlogd.snapshot.log import state
-from binlogd.snapshot.log.packets import unpacked
+from binlogd.snapshot.log.packets import unpacked, winners_of
 from binlogd.snapshot.log.scan import ddl_of
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, LeftOut, TableEntry
+from binlogd.snapshot.tables.built_on import BaseReuse
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan, name_in
-from binlogd.snapshot.writing import carried, writer
+from binlogd.snapshot.writing import writer
+from binlogd.snapshot.writing.adapt import Chunk, Losses, ParquetAdapter, dump_chunks, keys_in
+from binlogd.snapshot.writing.changed import LooseRows, changed_keys, is_kept
 from binlogd.snapshot.writing.files import (
     RESULTS,
     FileTarget,
+    TableFiles,
     Written,
+    keys_name,
     results,
     synced,
     told,
 )
+from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of, table_files
 from binlogd.tidb.model import Column
+from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
+
+
+class CarryTask(NamedTuple):
+    """Files of one table of the base: one, or all where rows are found by their values."""
+
+    table_id: int
+    files: tuple[FileEntry, ...] = ()
+    dump_files: tuple[DumpFile, ...] = ()
+
+
+def carry_tasks(plans: dict[int, TablePlan]) -> list[CarryTask]:
+    """What is to be taken over of these tables."""
+    found: list[CarryTask] = []
+    for table_id, plan in plans.items():
+        if plan.carry is None:
+            continue
+        files = tuple(file for file in plan.carry.files if file.rows)
+        dump_files = plan.carry.dumped.files if plan.carry.dumped is not None else ()
+        if plan.carry.is_loose:
+            found.append(CarryTask(table_id, files, dump_files))
+        else:
+            found += [CarryTask(table_id, files=(each,)) for each in files]
+            found += [CarryTask(table_id, dump_files=(each,)) for each in dump_files]
+    return found
+
+
+def take_over_table(
+    task: CarryTask, plan: TablePlan, target: FileTarget, part: str
+) -> list[Written]:
+    """Writes what is left of some files. Raises UnreadableRow, ConfigError, Corrupt for a base that
+    is damaged."""
+    assert plan.carry is not None, "only tables that have a base are taken over"
+    done = target.finished(task.table_id, part)
+    if done is not None:
+        return done
+    try:
+        done = _TakeOver(task, plan, plan.carry, target, part).run()
+        if not any(each.problem for each in done):
+            target.finish(task.table_id, part, done)
+        return done
+    except Unconvertible as error:
+        return [Written(task.table_id, problem=str(error))]
+    except CorruptRow as error:
+        raise UnreadableRow(f"{plan.database}.{plan.info.name}", 0, str(error)) from error
+    except (OSError, pa.ArrowException) as error:
+        names = ", ".join(
+            [each.name for each in task.files] + [each.name for each in task.dump_files]
+        )
+        raise Corrupt(
+            f"{plan.carry.directory}: {names}: the base cannot be read: {error};"
+            " export with --base none, or name another one"
+        ) from error
+
+
+@dataclass(slots=True)
+class _TakeOver:
+    task: CarryTask
+    plan: TablePlan
+    carry: BaseReuse
+    target: FileTarget
+    part: str
+    columns: list[ArrowColumn] = field(init=False)
+    schema: pa.Schema = field(init=False)
+    directory: Path = field(init=False)
+    count: int = 0
+    done: list[Written] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.columns = arrow_columns(self.plan, self.target.types)
+        self.schema = schema_of(self.columns)
+        self.directory = Path(self.carry.directory)
+
+    def run(self) -> list[Written]:
+        if self.carry.is_loose:
+            return self._loose()
+        for file in self.task.files:
+            self._keyed(file)
+        for dumped in self.task.dump_files:
+            self._dumped(dumped)
+        return self.done
+
+    # --- rows with keys ----------------------------------------------------------------------
+
+    def _keyed(self, file: FileEntry) -> None:
+        kept = [
+            is_kept(keys, changed_keys(self.target.keys, self.task.table_id))
+            for keys in keys_in(self.directory, self.plan, file)
+        ]
+        rows = sum(mask.true_count for mask in kept)
+        is_same = self.carry.is_same and self.carry.moves is None
+        is_linkable = is_same and self.target.kind.is_base
+        if rows == file.rows and is_linkable and self._link(file):
+            return
+        if rows:
+            self._keep(file, kept)
+
+    def _chunks(
+        self, file: FileEntry, kept: list[pa.Array] | None, losses: Losses
+    ) -> Iterator[Chunk]:
+        """The kept rows of each row group, with their keys where the table keeps any."""
+        adapter = ParquetAdapter(self.plan, self.columns, self.schema)
+        held = pq.ParquetFile(self.directory / file.name)
+        has_keys = file.keys is not None and self.target.kind.is_base
+        groups = keys_in(self.directory, self.plan, file) if has_keys else None
+        for group in range(held.num_row_groups):
+            table = held.read_row_group(group, adapter.names)
+            keys = next(groups) if groups is not None else None
+            if kept is not None:
+                table = table.filter(kept[group])
+                keys = keys.filter(kept[group]) if keys is not None else None
+            yield Chunk(adapter.adapted(table, losses), keys, table.nbytes)
+
+    def _dumped(self, file: DumpFile) -> None:
+        files = self._files()
+        for chunk in dump_chunks(self.plan, self.columns, self.schema, file, files.losses):
+            assert chunk.keys is not None, "its handle is in columns"
+            mask = is_kept(chunk.keys, changed_keys(self.target.keys, self.task.table_id))
+            mask = pc.and_(mask, self._living(chunk.rows))
+            keys = chunk.keys.filter(mask) if files.key_type is not None else None
+            files.add(chunk.rows.filter(mask), keys, chunk.size_bytes)
+        self.done += files.close()
+
+    def _living(self, rows: pa.RecordBatch) -> pa.Array:
+        """Which rows lie in no partition that went meanwhile."""
+        moves, table_id = self.carry.moves, self.plan.info.id
+        if moves is None:
+            return pa.array(np.ones(rows.num_rows, dtype=bool))
+        followed, version = moves.followed(), self.carry.at_version
+        ids = followed.deciding(table_id, version)
+        columns = [
+            values_of(each.column, pa.chunked_array([array]))
+            for each, array in zip(self.columns, rows.columns, strict=True)
+            if each.column.id in ids
+        ]
+        names = [each.column.id for each in self.columns if each.column.id in ids]
+        homes = (
+            followed.home_of(table_id, version, dict(zip(names, row, strict=True)))
+            for row in zip(*columns, strict=True)
+        )
+        stay = [home is not None and home.table_id == table_id for home in homes]
+        return pa.array(stay, pa.bool_())
+
+    def _link(self, file: FileEntry) -> bool:
+        """The file as it is, under a name of this task; False where links do not reach."""
+        name = f"{directory_name(self.plan)}/part-{self._next_part()}-000.zstd.parquet"
+        target = Path(self.target.staging, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(self.directory / file.name, target)
+            if file.keys is not None:
+                os.link(self.directory / file.keys.name, Path(self.target.staging, keys_name(name)))
+        except OSError:
+            return False
+        keys = structs.replace(file.keys, name=keys_name(name)) if file.keys is not None else None
+        linked = structs.replace(file, name=name, keys=keys)
+        self.done.append(Written(self.task.table_id, linked))
+        return True
+
+    # --- rows without --------------------------------------------------------------------------
+
+    def _loose(self) -> list[Written]:
+        """All files of the table: those that tell keys first, then the others by values."""
+        loose = LooseRows(self.target.keys, self.task.table_id)
+        for file in self.task.files:
+            if file.keys is not None:
+                groups = keys_in(self.directory, self.plan, file)
+                self._keep(file, [loose.keep_keys(each) for each in groups])
+        files = self._files(has_keys=False)
+        untold = (each for each in self.task.files if each.keys is None)
+        for chunk in itertools.chain(
+            *(self._chunks(file, None, files.losses) for file in untold),
+            *(
+                dump_chunks(self.plan, self.columns, self.schema, dumped, files.losses)
+                for dumped in self.task.dump_files
+            ),
+        ):
+            rows = chunk.rows.filter(self._living(chunk.rows))
+            files.add(rows.filter(loose.keep_rows(rows)), None, chunk.size_bytes)
+        self.done += files.close()
+        missing = loose.missing()
+        if missing:
+            problem = (
+                f"the base lacks {missing} rows that were changed behind it: it is not of the"
+                " moment that it says, or not of this cluster"
+            )
+            return [Written(self.task.table_id, problem=problem)]
+        return self.done
+
+    def _keep(self, file: FileEntry, kept: list[pa.Array]) -> None:
+        files = self._files()
+        for chunk in self._chunks(file, kept, files.losses):
+            living = self._living(chunk.rows)
+            keys = chunk.keys.filter(living) if chunk.keys is not None else None
+            files.add(chunk.rows.filter(living), keys, chunk.size_bytes)
+        self.done += files.close()
+
+    def _files(self, *, has_keys: bool = True) -> TableFiles:
+        part = self._next_part()
+        return table_files(self.plan, self.columns, self.target, part, has_keys=has_keys)
+
+    def _next_part(self) -> str:
+        self.count += 1
+        return f"{self.part}-{self.count}"
+
 
 SCHEMA_FILE = "_schema.json"
 CARRY_TASKS_MAX = 256
@@ -51,7 +276,7 @@ def write(packets: DataFrame, known: Catalog, target: FileTarget) -> list[Writte
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         part = attempt_name(context.partitionId()) if context else "0"
-        winners = state.winners(unpacked(batches, partial(name_in, tables)), carried_on)
+        winners = winners_of(unpacked(batches, partial(name_in, tables)), carried_on)
         with target.of_task() as here:
             yield from writer.write(winners, tables, tracker, here, part)
 
@@ -68,7 +293,7 @@ def attempt_name(number: int) -> str:
 
 def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Written]:
     """Takes over what the base holds and nobody changed; `write` has put down what was."""
-    tables, todo = dict(known.tables), carried.tasks(dict(known.tables))
+    tables, todo = dict(known.tables), carry_tasks(dict(known.tables))
     if not todo:
         return []
 
@@ -77,7 +302,7 @@ def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Writt
             for number in batch.column(0).to_pylist():
                 task = todo[number]
                 part = f"base-{attempt_name(number)}"
-                done = carried.take_over(task, tables[task.table_id], target, part)
+                done = take_over_table(task, tables[task.table_id], target, part)
                 yield results(done)
 
     count = len(todo)

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from binlogd.errors import Corrupt, CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, mysql_type
+from binlogd.snapshot.log.datums import is_first, longs
 from binlogd.snapshot.log.rowkey import HandleKind, Op
-from binlogd.snapshot.log.vectors import is_first, longs
 from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import ChangedKeys, GoneRows, keys_of_changes

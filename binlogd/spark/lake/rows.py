@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn
+from binlogd.snapshot.log.datums import arrow_stream
 from binlogd.snapshot.log.rowkey import Op
-from binlogd.snapshot.log.vectors import arrow_stream
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.built_on import ColumnSource, traced
 from binlogd.snapshot.tables.catalog import TablePlan

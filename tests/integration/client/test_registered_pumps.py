@@ -12,8 +12,7 @@ from random import Random
 import pytest
 
 from binlogd.client.notify import notify
-from binlogd.client.pump_list import Horizon
-from binlogd.client.registered_pumps import RegisteredPumps
+from binlogd.client.registered_pumps import Horizon, RegisteredPumps
 from binlogd.errors import PromiseAhead, UpstreamUnavailable
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import NodeStatus, SourceState

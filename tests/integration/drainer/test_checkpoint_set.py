@@ -18,7 +18,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log.directory import LOCK_FILE
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
-from binlogd.tools import checkpoint as tool
+from binlogd.tools.restoring import look, set_to
 from binlogd.tso import Tso
 from tests.support.appliance import into_mariadb
 from tests.support.mariadb import MariaDb
@@ -123,11 +123,11 @@ async def test_the_command_moves_checkpoint_and_progress_together(
     db: MariaDb, tmp_path: Path
 ) -> None:
     setup = setup_for(db, tmp_path)
-    before = await tool.look(setup)
+    before = await look(setup)
     assert (before.cluster_id, before.checkpoint.commit_ts) == (CLUSTER_ID, 34)
     assert [lane.commit_ts for lane in before.lanes] == [59, 59, 59]
     db.execute("DELETE FROM s.t WHERE id > 15", "DELETE FROM s.k WHERE id > 15")
-    was, now = await tool.set_to(setup, Tso(15))
+    was, now = await set_to(setup, Tso(15))
     assert was == before
     assert [lane.commit_ts for lane in now.lanes] == [15]
     assert now.checkpoint == replace(before.checkpoint, commit_ts=Tso(15), schema_version=0)
@@ -139,10 +139,10 @@ async def test_the_command_leaves_a_running_process_alone(db: MariaDb, tmp_path:
     lock = await PosixDisk().lock(tmp_path / LOCK_FILE)
     try:
         with pytest.raises(ConfigError):
-            await tool.set_to(setup_for(db, tmp_path), Tso(15))
+            await set_to(setup_for(db, tmp_path), Tso(15))
     finally:
         await lock.release()
-    assert (await tool.look(setup_for(db, tmp_path))).checkpoint.commit_ts == 34
+    assert (await look(setup_for(db, tmp_path))).checkpoint.commit_ts == 34
 
 
 @pytest.mark.parametrize("statements", [(), ("CREATE DATABASE tidb_binlog",)])
@@ -152,7 +152,7 @@ async def test_where_nothing_is_stored_the_command_says_so(
     if statements:
         mariadb.execute(*statements)
     with pytest.raises(ConfigError):
-        await tool.look(setup_for(mariadb, tmp_path))
+        await look(setup_for(mariadb, tmp_path))
 
 
 async def test_a_downstream_with_timestamps_of_its_own_is_mapped(

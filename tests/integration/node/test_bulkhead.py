@@ -24,10 +24,9 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.errors import BinlogdError, CorruptPayload, DownstreamUnavailable
 from binlogd.merge.stream import FixedSources, MergeLimits
 from binlogd.node.bulkhead import Bulkhead
-from binlogd.node.first_contact import FirstContact
 from binlogd.node.operations import Node
 from binlogd.node.problems import problems
-from binlogd.node.replication import Replication
+from binlogd.node.replication import FirstContact, Replication
 from binlogd.ports import BinlogSource
 from binlogd.pump.pump import Pump
 from binlogd.relay.log import RelayWriter

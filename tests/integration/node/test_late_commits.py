@@ -13,9 +13,8 @@ from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
-from binlogd.node.first_contact import FirstContact
 from binlogd.node.problems import problems
-from binlogd.node.replication import Replication
+from binlogd.node.replication import FirstContact, Replication
 from binlogd.ports import BinlogSource
 from binlogd.pump.pump import Pump
 from binlogd.tso import Tso

@@ -14,9 +14,9 @@ from binlogd.errors import Refused, Unavailable
 from binlogd.host.child import Died
 from binlogd.serving.answers import LookUp
 from binlogd.serving.finder import Question
-from binlogd.serving.routes.lookup import add_lookup
+from binlogd.serving.routes.application import add_lookup
 from binlogd.serving.server import Server
-from binlogd.settings.moment import first_ts, last_ts
+from binlogd.settings.quantities import first_ts, last_ts
 from binlogd.tso import MAX_TS
 from tests.support.statuses import NOTHING_FOUND
 

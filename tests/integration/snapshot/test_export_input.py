@@ -9,7 +9,7 @@ import pytest
 
 from binlogd.errors import ConfigError, CorruptRecord, Refused
 from binlogd.log.record import FOOTER_BYTES, encode, footer
-from binlogd.snapshot.log.heads import heads
+from binlogd.snapshot.log.prewrites import heads
 from binlogd.snapshot.log.reader import payloads, slices, tasks
 from binlogd.snapshot.process.jobdir import STAGING_PREFIX, job_directory, pinned
 from binlogd.snapshot.publishing.publish import AlreadyThere, publish, read_manifest

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from binlogd.errors import ConfigError, Refused
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
 from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import ExportFailed, Progress
-from binlogd.snapshot.process.warmup import note_launch
+from binlogd.snapshot.process.preflight import note_launch
 from binlogd.snapshot.publishing.marks import Written
 from binlogd.snapshot.publishing.publish import read_manifest
 from tests.support import recordings_reader, snapshot_reader

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from binlogd.errors import ConfigError, Refused
-from binlogd.serving.routes.exports import add_exports
+from binlogd.serving.routes.application import add_exports
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.export_queue import WAITING_MAX, AskedExport, ExportJob, ExportQueue

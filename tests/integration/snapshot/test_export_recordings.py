@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from binlogd.errors import Corrupt, Refused
-from binlogd.settings.moment import first_ts
+from binlogd.settings.quantities import first_ts
 from binlogd.snapshot.export import ExportOptions, export
 from binlogd.snapshot.log.packets import Spread
 from binlogd.snapshot.publishing.publish import read_manifest

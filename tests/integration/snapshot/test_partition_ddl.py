@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.snapshot.log import reader, state
+from binlogd.snapshot.log import reader
 from binlogd.snapshot.log.events import WantedTables, committed_prewrites, events
-from binlogd.snapshot.log.heads import LogHeads, heads
+from binlogd.snapshot.log.packets import newest
+from binlogd.snapshot.log.prewrites import LogHeads, heads
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.spec import TypeOptions
@@ -65,7 +66,7 @@ def folded(data_dir: Path, work: Path, known: Catalog, as_of: int) -> dict[str, 
             for part, read in zip(parts, reads, strict=True)
             for batch in events(committed_prewrites(part, read), wanted)
         ]
-    rows = state.newest(pa.concat_batches(changes)).to_pylist() if changes else []
+    rows = newest(pa.concat_batches(changes)).to_pylist() if changes else []
     found: dict[str, set[Shown]] = {plan.info.name: set() for plan in known.tables.values()}
     for row in rows:
         if row["op"] != Op.DELETE:

@@ -15,9 +15,9 @@ from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import FileEntry, KeysEntry, TypeOptions
 from binlogd.snapshot.tables.built_on import BaseReuse, ColumnSource
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.carried import CarryTask, take_over
 from binlogd.snapshot.writing.changed import ChangedKeys
 from binlogd.snapshot.writing.files import FileTarget, TableFiles
+from binlogd.snapshot.writing.write import CarryTask, take_over_table
 from binlogd.spark.base_loader import rows_of
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Table
@@ -89,7 +89,7 @@ def test_handles_in_other_row_groups_than_their_rows_are_found(
     keys_of.add(pa.array([(104).to_bytes(8, "big"), (109).to_bytes(8, "big")]))
     keys_of.close()
     target = FileTarget(str(staging), TypeOptions(), 5_000_000, keys=str(tmp_path / "keys"))
-    (written,) = take_over(CarryTask(7, (entry(10),)), of_table, target, "base-0")
+    (written,) = take_over_table(CarryTask(7, (entry(10),)), of_table, target, "base-0")
     assert written.file.keys is not None
     expected = [(row, 100 + row) for row in rows if row not in (4, 9)]
     assert pairs(staging, written.file.name, written.file.keys.name) == expected
@@ -104,7 +104,7 @@ def test_a_base_with_another_number_of_handles_than_rows_is_named(
         str(tmp_path / "new"), TypeOptions(), 5_000_000, keys=str(tmp_path / "keys")
     )
     with pytest.raises(Corrupt, match=r"s\.loose/_keys-f: .*handles"):
-        take_over(CarryTask(7, (entry(10),)), plan(base, (entry(10),)), target, "base-0")
+        take_over_table(CarryTask(7, (entry(10),)), plan(base, (entry(10),)), target, "base-0")
 
 
 def test_what_was_written_last_time_can_be_built_on_again(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_was_written_last_time_can_be_built_on_again(tmp_path: Path) -> Non
         gone.close()
         base = tmp_path / str(generation)
         target = FileTarget(str(base), TypeOptions(), 5_000_000, keys=str(keys))
-        done = take_over(CarryTask(7, entries), of_table, target, "base-0")
+        done = take_over_table(CarryTask(7, entries), of_table, target, "base-0")
     (written,) = done
     assert written.file.keys is not None
     expected = [(row, row) for row in range(count) if row not in (1, 2)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from binlogd.errors import Corrupt
 from binlogd.snapshot.log import reader
 from binlogd.snapshot.log.events import WantedTables, committed_prewrites, events
-from binlogd.snapshot.log.heads import LogHeads, heads
+from binlogd.snapshot.log.prewrites import LogHeads, heads
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.spec import ExportSpec, PinnedSegment

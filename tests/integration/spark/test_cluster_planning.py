@@ -22,7 +22,7 @@ from binlogd.log.segment_index import SegmentIndex
 from binlogd.snapshot.check import listed
 from binlogd.snapshot.log import reader
 from binlogd.snapshot.log.events import WantedTables, committed_prewrites, events
-from binlogd.snapshot.log.heads import DdlCommit, LogHeads, heads
+from binlogd.snapshot.log.prewrites import DdlCommit, LogHeads, heads
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.publishing.marks import part_of
 from binlogd.snapshot.publishing.publish import LATEST, read_manifest

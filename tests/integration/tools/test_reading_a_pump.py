@@ -15,9 +15,8 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Corrupt
 from binlogd.log.directory import ShardDirectory
 from binlogd.tidb.model import jobs_from_json
-from binlogd.tools.jobs import known_jobs
 from binlogd.tools.pump_log import joined
-from binlogd.tools.reading import find_sources, transactions
+from binlogd.tools.reading import find_sources, known_jobs, transactions
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.history import SchemaHistory, job_source

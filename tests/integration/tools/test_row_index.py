@@ -13,9 +13,8 @@ import pytest
 
 from binlogd.drainer.messages.named import NamedRow, RowKind
 from binlogd.serving.answers import FoundTransaction
-from binlogd.serving.indexer import RowIndexer
-from binlogd.tools.jobs import known_jobs
-from binlogd.tools.reading import find_sources
+from binlogd.serving.finder import RowIndexer
+from binlogd.tools.reading import find_sources, known_jobs
 from binlogd.tools.row_index import frames, picked
 from binlogd.tools.row_indexing import index_rows, indexed
 from binlogd.tools.search import Found, RowQuestion, SearchedLog, by_row

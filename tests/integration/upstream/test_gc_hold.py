@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
-from binlogd.upstream.pd.gc_hold import GcHold, HoldLimits
+from binlogd.upstream.pd.cluster import GcHold, HoldLimits
 from binlogd.upstream.pd.leader import PdLimits
 from tests.support.pd_cluster import PdCluster, pd_cluster
 from tests.support.pump_world import eventually

@@ -19,9 +19,8 @@ from binlogd.upstream.history import HistoryLimits, SchemaHistory
 from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.tidb.jobs import TidbJobs
-from binlogd.upstream.tidb.oracle import TidbTso
 from binlogd.upstream.tidb.servers import Several
-from binlogd.upstream.tidb.sql import SqlLogin, TidbRefused, TidbSql
+from binlogd.upstream.tidb.sql import SqlLogin, TidbRefused, TidbSql, TidbTso
 from binlogd.upstream.tidb.status_port import StatusPort, TidbTables, cluster_id
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus

@@ -14,7 +14,7 @@ from binlogd.errors import Refused
 from binlogd.log.pointer import FileId, Place
 from binlogd.log.segment_index import Fold, SegmentIndex
 from binlogd.pump.shard.sorter import Sorter
-from binlogd.snapshot.log.heads import Heads, LogHeads
+from binlogd.snapshot.log.prewrites import Heads, LogHeads
 from binlogd.snapshot.log.reader import Slice
 from binlogd.snapshot.spec import ExportSpec
 from binlogd.snapshot.tables.transactions import moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from binlogd.errors import ConfigError
-from binlogd.settings.moment import first_ts, last_ts, wall_clock
+from binlogd.settings.quantities import first_ts, last_ts, wall_clock
 from binlogd.tso import Tso, compose
 
 

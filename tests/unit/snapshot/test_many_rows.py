@@ -11,12 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlogd.errors import CorruptRow, MalformedBinlog, UnreadableRow
-from binlogd.snapshot.log.datums import RowSpans, columns
+from binlogd.snapshot.log.datums import (
+    RowSpans,
+    columns,
+    packed_longs,
+    padded,
+    signed,
+    unpacked_longs,
+    uvarints,
+)
 from binlogd.snapshot.log.events import CommittedPrewrite, Run, WantedTables, events
-from binlogd.snapshot.log.heads import OTHER as OTHER_KIND
-from binlogd.snapshot.log.heads import DdlCommit, Heads, packed, unpacked
 from binlogd.snapshot.log.moves import Moves, PartitionsSpread, Twice
-from binlogd.snapshot.log.prewrites import told
+from binlogd.snapshot.log.prewrites import OTHER as OTHER_KIND
+from binlogd.snapshot.log.prewrites import DdlCommit, Heads, packed, told, unpacked
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
     Handle,
@@ -26,7 +33,6 @@ from binlogd.snapshot.log.rowkey import (
     pairs,
     updated,
 )
-from binlogd.snapshot.log.vectors import packed_longs, padded, signed, unpacked_longs, uvarints
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, PartitionKind, Tp
 from binlogd.tidb.layout import ROWID
 from binlogd.tidb.model import Column, FieldType, Table

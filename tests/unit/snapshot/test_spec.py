@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from binlogd.errors import ConfigError
-from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.spec import moment
 from binlogd.tso import Tso, compose
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from binlogd.errors import CorruptRow, MalformedBinlog
-from binlogd.snapshot.log.vectors import padded, uvarints
+from binlogd.snapshot.log.datums import padded, uvarints
 from binlogd.tidb.datum import Flag, skip_datum
 from binlogd.tidb.varint import read_uvarint, read_varint, skip_varint, uvarint, varint
 from binlogd.wire import fields
