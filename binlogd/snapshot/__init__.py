@@ -2,8 +2,8 @@
 
 In the service or the command: `export` (or `export_queue`, for those who ask a running binlogd)
 says what is needed, with `estimate` before it, which lists what was made as well; `publication`
-makes it seen, `check` looks whether it is whole. In the process that is its own: `child`, told by `spec`, `job` and
-`workers`. From below:
+makes it seen, `check` looks whether it is whole. In the process that is its own: `child`, told by
+`spec`, `job` and `workers`. From below:
 
 - `formats`: values and tables as Parquet, ORC, CSV and JSON know them;
 - `log`: the segments read in columns by Spark tasks, and the last of each row;
