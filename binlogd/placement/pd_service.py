@@ -24,6 +24,7 @@ from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX, as_status, unary
 from binlogd.ports import Clock, ClusterIdentity
 from binlogd.tso import Tso, logical, physical_ms
+from binlogd.upstream.entry import span
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
 from binlogd.upstream.pd.client import STANDS_IN
@@ -282,10 +283,8 @@ class PdService:
 
     async def _safe_points(self, now_s: int) -> Sequence[_SafePoint]:
         """Those that hold; garbage collection's own, which holds everything at first, is one."""
-        prefix = self._safe_points_prefix()
-        found = await self._keyspace.range(
-            RangeRequest(key=prefix, range_end=prefix[:-1] + bytes([prefix[-1] + 1]))
-        )
+        start, end = span(self._safe_points_prefix())
+        found = await self._keyspace.range(RangeRequest(key=start, range_end=end))
         kept = [msgspec.json.decode(each.value, type=_SafePoint) for each in found.kvs]
         if all(each.service_id != _GC_WORKER for each in kept):
             kept.append(_SafePoint(_GC_WORKER, _FOR_EVER, 0))
@@ -325,7 +324,7 @@ class GlobalConfig:
             root = _root(request.config_path)
             items = [await self._named(root, name) for name in request.names]
             return LoadGlobalConfigResponse(items=items, revision=self._keyspace.revision)
-        start, end = _span(request.config_path)
+        start, end = span(request.config_path.encode() or f"{_ROOT}/".encode())
         found = await self._keyspace.range(etcd.RangeRequest(key=start, range_end=end))
         assert found.header is not None, "the keyspace always says it"
         return LoadGlobalConfigResponse(
@@ -365,12 +364,6 @@ class GlobalConfig:
 def _root(path: str) -> str:
     """Without a path it is that of the clients before 6.6, which know none."""
     return path.rstrip("/") or _ROOT
-
-
-def _span(path: str) -> tuple[bytes, bytes]:
-    """All that begins so."""
-    prefix = path.encode() or f"{_ROOT}/".encode()
-    return prefix, prefix[:-1] + bytes([prefix[-1] + 1])  # UTF-8 ends with no 0xff
 
 
 def _item(key: bytes, value: bytes) -> GlobalConfigItem:

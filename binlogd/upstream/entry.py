@@ -25,6 +25,11 @@ def node_key(kind: str, node_id: str) -> bytes:
     return f"{ROOT}/{kind}/{node_id}".encode()
 
 
+def span(prefix: bytes) -> tuple[bytes, bytes]:
+    """All keys that begin so, as etcd asks for them; no prefix here ends with the last byte."""
+    return prefix, prefix[:-1] + bytes([prefix[-1] + 1])
+
+
 def entry(node: NodeStatus) -> NodeEntry:
     """What stands under a node's key, and what /status and the tools of the original show."""
     return NodeEntry(

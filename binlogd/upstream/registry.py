@@ -16,8 +16,8 @@ was read, so the last writer wins; so it is here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from binlogd.upstream.entry import (
     entry_json,
     node_key,
     node_of,
+    span,
 )
 from binlogd.wire.generated.etcdserverpb import (
     Compare,
@@ -94,8 +95,8 @@ class KeyValues(Protocol):
 class NodeRegistry:
     """`Registry`: the nodes of one cluster."""
 
-    def __init__(self, etcd: KeyValues, *, lease_s: int = LEASE_S) -> None:
-        self._etcd, self._lease_s = etcd, lease_s
+    def __init__(self, etcd: KeyValues) -> None:
+        self._etcd = etcd
         self._lease = 0
 
     async def register(self, node: NodeStatus) -> None:
@@ -128,31 +129,28 @@ class NodeRegistry:
 
     async def node(self, kind: str, node_id: str) -> NodeStatus | None:
         """One node; None if it was never here."""
-        try:
+        with _refusals_told():
             found = await self._etcd.range(RangeRequest(key=node_key(kind, node_id)))
-        except EtcdRefused as error:
-            raise _not_possible(error) from error
         return next((_node(kind, each) for each in found.kvs), None)
 
     async def watch(self, kind: str) -> AsyncGenerator[Sequence[NodeStatus], None]:
         """All of a kind now, and all of them again whenever something of them has changed."""
         while True:  # once more when the registry has forgotten what happened meanwhile
-            prefix, end = _span(kind)
+            prefix, end = span(node_key(kind, ""))
             try:
-                found = await self._etcd.range(RangeRequest(key=prefix, range_end=end))
-                assert found.header is not None, "etcd always says it"
-                nodes = {each.key: _node(kind, each) for each in found.kvs}
-                yield list(nodes.values())
-                changes = self._etcd.watch(prefix, end, found.header.revision + 1)
-                async with aclosing(changes):
-                    async for events in changes:
-                        for event in events:
-                            _take_in(nodes, kind, event)
-                        yield [nodes[key] for key in sorted(nodes)]
+                with _refusals_told():
+                    found = await self._etcd.range(RangeRequest(key=prefix, range_end=end))
+                    assert found.header is not None, "etcd always says it"
+                    nodes = {each.key: _node(kind, each) for each in found.kvs}
+                    yield list(nodes.values())
+                    changes = self._etcd.watch(prefix, end, found.header.revision + 1)
+                    async with aclosing(changes):
+                        async for events in changes:
+                            for event in events:
+                                _take_in(nodes, kind, event)
+                            yield [nodes[key] for key in sorted(nodes)]
             except Overtaken as error:
                 log.info("registry_read_anew", cause=str(error))
-            except EtcdRefused as error:
-                raise _not_possible(error) from error
 
     async def pause_the_vanished(self) -> Sequence[NodeStatus]:
         """Sets Pumps to paused that said they were online and alive, and whose claim has gone;
@@ -171,17 +169,15 @@ class NodeRegistry:
 
     async def _entries(self, kind: str) -> list[tuple[NodeStatus, int]]:
         """With the revision of each entry."""
-        spans = _span(kind), (_alive_key(kind, ""), _after(_alive_key(kind, "")))
+        spans = span(node_key(kind, "")), span(_alive_key(kind, ""))
         request = TxnRequest(
             success=[
                 RequestOp(request_range=RangeRequest(key=start, range_end=end))
                 for start, end in spans
             ]
         )
-        try:
+        with _refusals_told():
             answer = await self._etcd.txn(request)
-        except EtcdRefused as error:
-            raise _not_possible(error) from error
         found, claims = (each.response_range for each in answer.responses)
         assert found is not None, "each request has its answer"
         assert claims is not None, "each request has its answer"
@@ -206,11 +202,13 @@ class NodeRegistry:
             node = replace(node, is_alive=is_alive)
         ops = [RequestOp(request_put=PutRequest(key=key, value=entry_json(node))), *beside]
         exists = _revision_of(key, CompareCompareResult.GREATER, 0)
-        try:
-            answer = await self._etcd.txn(TxnRequest(compare=[exists], success=ops, failure=ops))
-        except EtcdRefused as error:
-            self._lease = 0  # it may have ended; the next heartbeat begins another
-            raise _not_possible(error) from error
+        request = TxnRequest(compare=[exists], success=ops, failure=ops)
+        with _refusals_told():
+            try:
+                answer = await self._etcd.txn(request)
+            except EtcdRefused:
+                self._lease = 0  # it may have ended; the next heartbeat begins another
+                raise
         if not answer.succeeded:
             log.info("node_registered", kind=node.kind, node_id=node.node_id)
 
@@ -219,18 +217,13 @@ class NodeRegistry:
         key = node_key(node.kind, node.node_id)
         put = RequestOp(request_put=PutRequest(key=key, value=entry_json(node)))
         is_same = _revision_of(key, CompareCompareResult.EQUAL, revision)
-        try:
-            answer = await self._etcd.txn(TxnRequest(compare=[is_same], success=[put]))
-        except EtcdRefused as error:
-            raise _not_possible(error) from error
-        return answer.succeeded
+        with _refusals_told():
+            return (await self._etcd.txn(TxnRequest(compare=[is_same], success=[put]))).succeeded
 
     async def _kept_lease(self) -> int:
-        try:
+        with _refusals_told():
             if not self._lease or not await self._etcd.keep_alive(self._lease):
-                self._lease, _ = await self._etcd.grant(0, self._lease_s)
-        except EtcdRefused as error:
-            raise _not_possible(error) from error
+                self._lease, _ = await self._etcd.grant(0, LEASE_S)
         return self._lease
 
 
@@ -245,16 +238,6 @@ def _revision_of(key: bytes, result: int, revision: int) -> Compare:
 
 def _alive_key(kind: str, node_id: str) -> bytes:
     return f"{ALIVE_ROOT}/{kind}/{node_id}".encode()
-
-
-def _span(kind: str) -> tuple[bytes, bytes]:
-    prefix = node_key(kind, "")
-    return prefix, _after(prefix)
-
-
-def _after(prefix: bytes) -> bytes:
-    """The end of everything that begins so; no prefix here ends with the last byte there is."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 def _node(kind: str, found: KeyValue) -> NodeStatus:
@@ -278,5 +261,10 @@ def _take_in(nodes: dict[bytes, NodeStatus], kind: str, event: Event) -> None:
         nodes[event.kv.key] = _node(kind, event.kv)
 
 
-def _not_possible(error: EtcdRefused) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"the registry refuses: {error}")
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """Turns what etcd refuses into UpstreamUnavailable."""
+    try:
+        yield
+    except EtcdRefused as error:
+        raise UpstreamUnavailable(f"the registry refuses: {error}") from error
