@@ -35,7 +35,7 @@ from binlogd.archive.catalog import (
 from binlogd.archive.places import ArchivedIndex
 from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import GRACE_S, Keep, Removed
-from binlogd.archive.upload import Told, described
+from binlogd.archive.upload import Report, described
 from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
 from binlogd.settings.quantities import wall_clock
@@ -62,7 +62,7 @@ class _Cut:
     size_bytes: int
 
 
-def keep(url: str, asked: Keep, told: Told = lambda *_: None) -> Removed:
+def keep(url: str, asked: Keep, report: Report = lambda *_: None) -> Removed:
     """One round over an archive.
 
     Raises ConfigError without a snapshot that replaces what goes, Refused for one of another log,
@@ -85,7 +85,7 @@ def keep(url: str, asked: Keep, told: Told = lambda *_: None) -> Removed:
         )
         bound = msgspec.structs.replace(bound, leaving=leaving)
         _put(store, bound, asked, now_ms)
-    files, left = _swept(store, bound, asked, told)
+    files, left = _swept(store, bound, asked, report)
     return Removed(
         files=files,
         files_left=left,
@@ -110,7 +110,7 @@ def _put(store: ArchiveStore, bound: Bound, asked: Keep, began_ms: int) -> None:
     put_bound(store, bound)
 
 
-def _swept(store: ArchiveStore, bound: Bound, asked: Keep, told: Told) -> tuple[int, int]:
+def _swept(store: ArchiveStore, bound: Bound, asked: Keep, report: Report) -> tuple[int, int]:
     """Deletes files that no catalog names any more, of this round and of one that was killed. How
     many, and how many are left."""
     found = {
@@ -131,7 +131,7 @@ def _swept(store: ArchiveStore, bound: Bound, asked: Keep, told: Told) -> tuple[
         if not asked.is_dry:
             store.remove(name)
         done += found[name]
-        told(name, done, total)
+        report(name, done, total)
     return len(going), len(found) - len(going)
 
 

@@ -53,7 +53,7 @@ _BESIDE = (
 )
 
 
-Told = Callable[[str, int, int], None]
+Report = Callable[[str, int, int], None]
 """What is done, with how many bytes of how many."""
 
 
@@ -69,7 +69,7 @@ class _Waiting:
     is_last: bool
 
 
-def archive(task: Task, told: Told = lambda *_: None) -> Archived:
+def archive(task: Task, report: Report = lambda *_: None) -> Archived:
     """One round, alone: the catalog is read, added to and written whole, and a Pump removes what a
     round said is there. Two at once would lose from it what one of them said.
 
@@ -78,10 +78,10 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
     """
     shards = _shards(Path(task.data_dir))
     with alone_in(Path(task.data_dir), _BESIDE):
-        return _round(task, shards, told)
+        return _round(task, shards, report)
 
 
-def _round(task: Task, shards: Sequence[ShardDirectory], told: Told) -> Archived:
+def _round(task: Task, shards: Sequence[ShardDirectory], report: Report) -> Archived:
     store = ArchiveStore.open(task.url)
     kept = stored = _kept(store, task, len(shards))
     gone_ts = kept.gone_ts if kept.segments else _gone_ts(shards)
@@ -111,7 +111,7 @@ def _round(task: Task, shards: Sequence[ShardDirectory], told: Told) -> Archived
         is_whole = task.with_open and each is round_[-1] and len(round_) == len(waiting)
         is_whole = is_whole and not _has_grown(waiting)
         kept = put_catalog(store, _with(store, kept, index, is_whole=is_whole), task.page_segments)
-        told(segment_path(each.shard, each.fid), done, total)
+        report(segment_path(each.shard, each.fid), done, total)
     return Archived(
         segments=len(round_),
         size_bytes=done,
@@ -261,8 +261,8 @@ def _with(
     """The catalog with one segment more, or in the place of what it was. Up to where it is complete
     tells the newest segment of each shard; `is_whole` as `resolved` has it."""
     others = (each for each in catalog.segments if _by_shard(each) != _by_shard(index))
-    told = msgspec.structs.replace(index, open=())
-    found = msgspec.structs.replace(catalog, segments=tuple(sorted((*others, told), key=_by_shard)))
+    now = msgspec.structs.replace(index, open=())
+    found = msgspec.structs.replace(catalog, segments=tuple(sorted((*others, now), key=_by_shard)))
     newest = [described(store, shard, each.fid) for shard, each in _newest(found).items()]
     resolved_ts = resolved(newest, catalog.shards, is_whole=is_whole)
     return msgspec.structs.replace(found, resolved_ts=resolved_ts)
@@ -300,7 +300,7 @@ class Verified:
     problems: tuple[str, ...]
 
 
-def verify(url: str, told: Told = lambda *_: None) -> Verified:
+def verify(url: str, report: Report = lambda *_: None) -> Verified:
     """Reads every byte of an archive. Raises ConfigError, Corrupt, ArchiveUnavailable."""
     store = ArchiveStore.open(url)
     catalog = read_catalog(store)
@@ -319,7 +319,7 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
         problem = _problem(store, each)
         problems += [problem] if problem else []
         done += each.size_bytes
-        told(bytes_path(each), done, total)
+        report(bytes_path(each), done, total)
     return Verified(len(segments), done, tuple(problems))
 
 

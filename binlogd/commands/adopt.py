@@ -44,7 +44,7 @@ def adopt(
     """
     setup = load_setup(config_file, data_dir)
     with BytesProgress(Console(stderr=True)) as shown:
-        done = loop.run(_adopted(setup, directories, shown.told, skip_damaged=skip_damaged))
+        done = loop.run(_adopted(setup, directories, shown.report, skip_damaged=skip_damaged))
     if as_json:
         say_json(done)
     else:

@@ -92,15 +92,15 @@ def archive(  # noqa: PLR0913 - typer makes each parameter an option
         if keep:
             base = base or setup.config.archive.base
             asked = Keep(keep_s=retention_s("--keep", keep), base=base, is_dry=dry_run)
-            done = retention.keep(url, asked, shown.told)
+            done = retention.keep(url, asked, shown.report)
             _tell_kept(done, url, is_dry=dry_run, as_json=as_json)
         elif check:
-            _tell(upload.verify(url, shown.told), url, as_json=as_json)
+            _tell(upload.verify(url, shown.report), url, as_json=as_json)
         else:
             history = str(schema_history or "")
             data = str(setup.data_dir)
             task = Task(data_dir=data, url=url, history=history, with_open=with_open)
-            _tell_archived(upload.archive(task, shown.told), url, as_json=as_json)
+            _tell_archived(upload.archive(task, shown.report), url, as_json=as_json)
 
 
 def _tell_archived(done: Archived, url: str, *, as_json: bool) -> None:

@@ -54,7 +54,7 @@ def check(
         raise ConfigError("--copy-to says where --repair may copy to: give both, or none")
     setup = load_setup(config_file, data_dir)
     with BytesProgress(Console(stderr=True)) as shown:
-        checked = loop.run(_checked(setup, shown.told, repairs=repair, copy_to=copy_to))
+        checked = loop.run(_checked(setup, shown.report, repairs=repair, copy_to=copy_to))
     if as_json:
         say_json(_document(checked))
     else:

@@ -55,7 +55,7 @@ class BytesProgress(_Live):
     def __init__(self, console: Console) -> None:
         super().__init__(console, "opening", DownloadColumn(), TimeRemainingColumn())
 
-    def told(self, what: str, done: int, whole: int) -> None:
+    def report(self, what: str, done: int, whole: int) -> None:
         """Shows what is being read, and how far it is."""
         self._bar.update(self._task, description=what, completed=done, total=whole)
 

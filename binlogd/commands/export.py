@@ -218,10 +218,10 @@ def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: 
     found: list[TableCheck] = []
     with BytesProgress(Console(stderr=True)) as shown:
 
-        def told(step: CheckedSnapshot) -> None:
-            shown.told(escape(step.table), step.done_bytes, step.total_bytes)
+        def report(step: CheckedSnapshot) -> None:
+            shown.report(escape(step.table), step.done_bytes, step.total_bytes)
 
-        found += check(snapshot, manifest, told)
+        found += check(snapshot, manifest, report)
     wrong = sum(1 for each in found if each.reason)
     if as_json:
         for each in found:

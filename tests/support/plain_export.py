@@ -29,7 +29,7 @@ from binlogd.snapshot.tables.built_on import Base, open_base
 from binlogd.snapshot.tables.catalog import Catalog, Origin, catalog, name_in
 from binlogd.snapshot.writing import write, writer
 from binlogd.snapshot.writing.changes import write_changes
-from binlogd.snapshot.writing.files import FileTarget, Written, told
+from binlogd.snapshot.writing.files import FileTarget, Written, parse_results
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 from tests.support.snapshots import manifest
@@ -181,4 +181,4 @@ class PlainExport:
 
 
 def _written(results: Iterator[pa.RecordBatch]) -> list[Written]:
-    return told(row for batch in results for row in batch.to_pylist())
+    return parse_results(row for batch in results for row in batch.to_pylist())

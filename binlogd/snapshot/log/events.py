@@ -16,7 +16,7 @@ import pyarrow as pa
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
 from binlogd.snapshot.log.datums import Longs, RowSpans, packed_longs, unpacked_longs
 from binlogd.snapshot.log.moves import Followed, Home, Moves
-from binlogd.snapshot.log.prewrites import Told, told
+from binlogd.snapshot.log.prewrites import ParsedMutations, parse_mutations
 from binlogd.snapshot.log.reader import Slice, payloads_at
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
@@ -154,7 +154,7 @@ def _together(
 ) -> Iterator[pa.RecordBatch]:
     """Tables whose handle is a number are read together; prewrites with others, and odd ones, are
     gone through one by one for those."""
-    found = told(RowSpans.joined([each.payload for each in prewrites]), wanted.has)
+    found = parse_mutations(RowSpans.joined([each.payload for each in prewrites]), wanted.has)
     commit_ts = np.fromiter((each.commit_ts for each in prewrites), np.int64, len(prewrites))
     batches, done = [], set()
     for table_id, rows in _tables(found, commit_ts, wanted):
@@ -172,7 +172,9 @@ def _together(
         yield from one_by_one.take_from(prewrites[number], passed)
 
 
-def _tables(found: Told, commit_ts: Longs, wanted: WantedTables) -> Iterator[tuple[int, TableRows]]:
+def _tables(
+    found: ParsedMutations, commit_ts: Longs, wanted: WantedTables
+) -> Iterator[tuple[int, TableRows]]:
     """The tables that are read together, with what counts of them."""
     commit_ts = commit_ts[found.of_prewrite]
     versions = found.schema_version[found.of_prewrite]

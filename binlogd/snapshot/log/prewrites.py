@@ -241,7 +241,7 @@ class Stretches(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ParsedMutations:
     """The rows of wanted tables, in the order of their lists; each mutation is one table's."""
 
     prewrites: RowSpans
@@ -260,7 +260,7 @@ class Told:
     """Of each kind there, the number of its mutation."""
 
 
-def told(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Told:
+def parse_mutations(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> ParsedMutations:
     """The rows of the tables of which it is said that they are wanted."""
     data = prewrites.data
     found = canonical(prewrites)
@@ -281,11 +281,11 @@ def told(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Told:
     every = np.unique(ids).view(np.int64)
     wanted = every[np.array([is_wanted(each) for each in every.tolist()], bool)]
     table_id = ids.view(np.int64)
-    is_told = np.isin(table_id, wanted) & ~is_odd[tables.of]
-    of_prewrite, table_id = tables.of[is_told], table_id[is_told]
+    is_kept = np.isin(table_id, wanted) & ~is_odd[tables.of]
+    of_prewrite, table_id = tables.of[is_kept], table_id[is_kept]
 
     is_wrong = np.zeros(len(table_id), bool)
-    at, ends = row_at[is_told], tables.ends[is_told]
+    at, ends = row_at[is_kept], tables.ends[is_kept]
     rows = _stretches(data, at, ends, is_wrong, _KINDS_OF_ROWS)
     sequence, of_step = _sequences(data, at, ends, is_wrong)
     for kind in (INSERT, UPDATE, DELETE):
@@ -296,7 +296,7 @@ def told(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Told:
     kept = ~is_odd[of_prewrite]
     number = np.cumsum(kept) - 1
     has_row, has_step = kept[rows.of], kept[of_step]
-    return Told(
+    return ParsedMutations(
         prewrites,
         is_odd,
         version,

@@ -45,14 +45,14 @@ def begun(spec: SessionSpec) -> subprocess.Popen[bytes] | None:
     """The JVM, on its way; it ends when its stdin does. None where it is left to PySpark."""
     if not spec.launch:
         return None
-    told = _told(spec)
-    told.unlink(missing_ok=True)
+    file = _address_file(spec)
+    file.unlink(missing_ok=True)
     environment = {
         **environment_of_children(os.environ),
         "SPARK_HOME": spec.spark_home,
         "SPARK_CONNECT_MODE": "0",
         "PYTHONHASHSEED": "0",
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(file),
     }
     command = [*spec.launch, f"-Xmx{spec.memory_mb}m", *java_options(spec), _MAIN_CLASS]
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
@@ -63,19 +63,19 @@ def connect(jvm: subprocess.Popen[bytes], spec: SessionSpec) -> None:
 
     Raises ChildProcessError.
     """
-    told = _told(spec)  # it gets its name when it is whole
+    file = _address_file(spec)  # it gets its name when it is whole
     for _ in range(round(START_S_MAX / _POLL_S)):
-        if told.exists():
+        if file.exists():
             break
         with suppress(subprocess.TimeoutExpired):
             raise ChildProcessError(f"the JVM ended with code {jvm.wait(_POLL_S)}")
     else:
         raise ChildProcessError(f"the JVM has not come up within {START_S_MAX:g} s")
-    port, length = struct.unpack_from(">ii", content := told.read_bytes())
-    told.unlink()
+    port, length = struct.unpack_from(">ii", content := file.read_bytes())
+    file.unlink()
     os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = content[8 : 8 + length].decode()
 
 
-def _told(spec: SessionSpec) -> Path:
+def _address_file(spec: SessionSpec) -> Path:
     return Path(spec.scratch, _TOLD_FILE)

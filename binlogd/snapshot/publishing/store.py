@@ -100,22 +100,22 @@ class Store:
         return msgspec.json.decode(content, type=Manifest)
 
     async def upload(
-        self, snapshot: Path, manifest: Manifest, told: Callable[[int, int], None]
+        self, snapshot: Path, manifest: Manifest, report: Callable[[int, int], None]
     ) -> str:
-        """Puts a snapshot there, whole or invisible; its name. `told` hears of files. Raises
+        """Puts a snapshot there, whole or invisible; its name. `report` hears of files. Raises
         StoreFailed when the store keeps failing."""
         name = prefix_of(snapshot, manifest)
         files, there = _files_of(snapshot), await self._sizes(name)
         todo = [each for each, size in files.items() if there.get(each) != size]
         gate, done = asyncio.Semaphore(UPLOADS_MAX), len(files) - len(todo)
-        told(done, len(files))
+        report(done, len(files))
 
         async def put(file: str) -> None:
             nonlocal done
             async with gate:
                 await self._patiently(file, lambda: self._put(snapshot / file, f"{name}/{file}"))
             done += 1
-            told(done, len(files))
+            report(done, len(files))
 
         try:
             async with asyncio.TaskGroup() as group:

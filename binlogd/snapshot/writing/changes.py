@@ -26,7 +26,14 @@ from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.log.scan import RowScan, ddl_of
 from binlogd.snapshot.spec import ChangesEntry, ChangesOptions, DdlEntry
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, TablePlan, name_in
-from binlogd.snapshot.writing.files import RESULTS, FileTarget, TableFiles, Written, results, told
+from binlogd.snapshot.writing.files import (
+    RESULTS,
+    FileTarget,
+    TableFiles,
+    Written,
+    parse_results,
+    results,
+)
 from binlogd.snapshot.writing.rows import RowsAsOf
 from binlogd.snapshot.writing.write import attempt_name
 from binlogd.snapshot.writing.writer import (
@@ -214,7 +221,7 @@ def net(
         wanted = map(net_changes, unpacked(batches, partial(name_in, tables)))
         yield from write_changes(wanted, tables, tracker, target, part, options)
 
-    return told(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
+    return parse_results(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
 
 
 def every(
@@ -227,7 +234,7 @@ def every(
         part = attempt_name(number)
         yield from write_changes(all_of(changes), tables, tracker, target, part, options)
 
-    return told(rows.each(write_part, RESULTS).collect())
+    return parse_results(rows.each(write_part, RESULTS).collect())
 
 
 def entry(options: ChangesOptions, ddl: Sequence[DdlBinlog]) -> ChangesEntry:

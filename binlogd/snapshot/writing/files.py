@@ -94,7 +94,7 @@ def results(done: list[Written]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(map(msgspec.json.encode, done), pa.binary())], schema=RESULTS)
 
 
-def told(rows: Iterable[Any]) -> list[Written]:
+def parse_results(rows: Iterable[Any]) -> list[Written]:
     """What `results` gave, in rows of Spark's or mappings."""
     return [msgspec.json.decode(row["written"], type=Written) for row in rows]
 

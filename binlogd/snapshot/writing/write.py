@@ -47,9 +47,9 @@ from binlogd.snapshot.writing.files import (
     TableFiles,
     Written,
     keys_name,
+    parse_results,
     results,
     synced,
-    told,
 )
 from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of, table_files
 from binlogd.tidb.model import Column
@@ -280,7 +280,7 @@ def write(packets: DataFrame, known: Catalog, target: FileTarget) -> list[Writte
         with target.of_task() as here:
             yield from writer.write(winners, tables, tracker, here, part)
 
-    return told(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
+    return parse_results(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
 
 
 def attempt_name(number: int) -> str:
@@ -307,7 +307,9 @@ def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Writt
 
     count = len(todo)
     parts = min(count, CARRY_TASKS_MAX)
-    return told(spark.range(0, count, 1, parts).mapInArrow(take_over, ddl_of(RESULTS)).collect())
+    return parse_results(
+        spark.range(0, count, 1, parts).mapInArrow(take_over, ddl_of(RESULTS)).collect()
+    )
 
 
 def keep_schema(known: Catalog, target: FileTarget) -> FileEntry:

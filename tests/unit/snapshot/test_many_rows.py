@@ -23,7 +23,7 @@ from binlogd.snapshot.log.datums import (
 from binlogd.snapshot.log.events import CommittedPrewrite, Run, WantedTables, events
 from binlogd.snapshot.log.moves import Moves, PartitionsSpread, Twice
 from binlogd.snapshot.log.prewrites import OTHER as OTHER_KIND
-from binlogd.snapshot.log.prewrites import DdlCommit, Heads, packed, told, unpacked
+from binlogd.snapshot.log.prewrites import DdlCommit, Heads, packed, parse_mutations, unpacked
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
     Handle,
@@ -152,7 +152,7 @@ def table_rows(runs: list[Run]) -> TableRows:
         )
         for each in runs
     ]
-    found = told(RowSpans.joined(prewrites), lambda table_id: table_id != OTHER.table_id)
+    found = parse_mutations(RowSpans.joined(prewrites), lambda table_id: table_id != OTHER.table_id)
     assert not found.is_odd.any()
     assert set(found.table_id.tolist()) <= {runs[0].change.table_id}
     lists = [
@@ -295,7 +295,7 @@ def by_itself(payload: bytes) -> tuple[int, list[Mutation]] | None:
 @settings(max_examples=80)
 @given(prewrites())
 def test_rows_of_prewrites_are_what_they_are_one_by_one(payloads: list[bytes]) -> None:
-    found = told(RowSpans.joined(payloads), lambda table_id: table_id != 2)
+    found = parse_mutations(RowSpans.joined(payloads), lambda table_id: table_id != 2)
     for number, payload in enumerate(payloads):
         ours = np.flatnonzero(found.of_prewrite == number).tolist()
         if found.is_odd[number]:
