@@ -57,9 +57,9 @@ def check(
         yield _table(snapshot, manifest, table)
         done += sum(file.size_bytes for file in table.files)
     progress(CheckedSnapshot("", total, total))
-    odd = sorted(_there(snapshot) - listed(manifest))
-    if odd:
-        yield TableCheck("", "", 0, f"files that the manifest does not name: {', '.join(odd)}")
+    unlisted = sorted(_there(snapshot) - listed(manifest))
+    if unlisted:
+        yield TableCheck("", "", 0, f"files that the manifest does not name: {', '.join(unlisted)}")
 
 
 def _table(snapshot: Path, manifest: Manifest, table: TableEntry) -> TableCheck:

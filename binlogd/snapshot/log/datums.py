@@ -5,10 +5,10 @@ Everything is told by positions in one array of bytes. It must have `PADDING` by
 one that counts, so that a number that is cut is read as a wrong one instead of failing. Keys of row
 changes in Arrow are told as numbers too: equal where the keys are, and in their order.
 
-Invariant. What is told of a row is what `rowkey.pairs` tells; a row is told to be odd instead,
-which says nothing about it. Why it holds: a step is taken for all rows together, and only by flags
+Invariant. What is told of a row is what `rowkey.pairs` tells; a row that is slow is left to it,
+and nothing is said of it. Why it holds: a step is taken for all rows together, and only by flags
 and forms that are read here; any other datum is stepped over by `datum.skip_datum`, and rows that
-are cut, or not rows, or have ids in another form, are odd.
+are cut, or not rows, or have ids in another form, are slow.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def stretches(rows: RowSpans, begins: Longs, ends: Longs, is_null: Mask | None =
 class Columns:
     """The columns of some rows: arrays of (the n-th pair, row), and how many pairs a row has.
 
-    Of an odd row nothing is told.
+    Of a slow row nothing is told.
     """
 
     ids: Longs
@@ -224,7 +224,7 @@ class Columns:
     """Where the datum is, behind its id."""
     ends: Longs
     count: Longs
-    is_odd: Mask
+    is_slow: Mask
 
 
 def columns(rows: RowSpans, at: Longs) -> Columns:
@@ -232,9 +232,9 @@ def columns(rows: RowSpans, at: Longs) -> Columns:
     data = rows.data
     size = len(rows)
     count = np.zeros(size, np.int64)
-    is_odd = at > rows.ends
+    is_slow = at > rows.ends
     is_bare = (rows.ends - at == 1) & (data[np.minimum(at, rows.ends)] == 0)
-    live = np.flatnonzero(~is_odd & ~is_bare & (at < rows.ends))
+    live = np.flatnonzero(~is_slow & ~is_bare & (at < rows.ends))
     at = at.copy()
     steps: list[tuple[Longs, Longs, Longs]] = []
     while live.size:
@@ -246,16 +246,16 @@ def columns(rows: RowSpans, at: Longs) -> Columns:
             (_spread(ids, live, size), _spread(begins, live, size), _spread(ends, live, size))
         )
         if is_wrong.any():
-            is_odd[live[is_wrong]] = True
+            is_slow[live[is_wrong]] = True
             live, ends = live[~is_wrong], ends[~is_wrong]
         count[live] += 1
         at[live] = ends
         live = live[ends < rows.ends[live]]
     if not steps:
         empty = np.zeros((0, size), np.int64)
-        return Columns(empty, empty, empty, count, is_odd)
+        return Columns(empty, empty, empty, count, is_slow)
     of_ids, of_begins, of_ends = (np.stack(each) for each in zip(*steps, strict=True))
-    return Columns(of_ids, of_begins, of_ends, count, is_odd)
+    return Columns(of_ids, of_begins, of_ends, count, is_slow)
 
 
 def _spread(values: Longs, live: Longs, size: int) -> Longs:

@@ -152,7 +152,7 @@ def events(found: Iterable[CommittedPrewrite], wanted: WantedTables) -> Iterator
 def _together(
     prewrites: list[CommittedPrewrite], wanted: WantedTables, one_by_one: _Events
 ) -> Iterator[pa.RecordBatch]:
-    """Tables whose handle is a number are read together; prewrites with others, and odd ones, are
+    """Tables whose handle is a number are read together; prewrites with others, and slow ones, are
     gone through one by one for those."""
     found = parse_mutations(RowSpans.joined([each.payload for each in prewrites]), wanted.has)
     commit_ts = np.fromiter((each.commit_ts for each in prewrites), np.int64, len(prewrites))
@@ -164,10 +164,10 @@ def _together(
             done.add(table_id)
     if batches:
         yield pa.concat_batches(batches)
-    is_left = found.is_odd.copy()
+    is_left = found.is_slow.copy()
     is_left[found.of_prewrite[~np.isin(found.table_id, list(done))]] = True
     for number in np.flatnonzero(is_left).tolist():
-        is_whole = bool(found.is_odd[number])
+        is_whole = bool(found.is_slow[number])
         passed = frozenset() if is_whole else frozenset(done)
         yield from one_by_one.take_from(prewrites[number], passed)
 

@@ -5,10 +5,11 @@ A head takes 25 bytes in memory, less on its way: what is told of each is its ki
 its two timestamps, and only of DDL what it did. Canonical payloads are read all at once; one that
 is of another form, or of a DDL, by itself.
 
-Invariant. Of a prewrite that is not odd, rows and their order are those of `wire.peek.changes`; of
-an odd one nothing is told. Why it holds. A step is taken for all at once, and only over tags that
-TiDB writes, in the order that it writes them; lists and sequence are held to each other as there.
-Anything else makes a prewrite odd, and so does what would take many steps for few.
+Invariant. Of a prewrite that is not slow, rows and their order are those of `wire.peek.changes`;
+of a slow one, which is left to them, nothing is told. Why it holds. A step is taken for all at
+once, and only over tags that TiDB writes, in the order that it writes them; lists and sequence are
+held to each other as there.
+Anything else makes a prewrite slow, and so does what would take many steps for few.
 
 Source: pingcap/tipb proto/binlog/binlog.proto.
 """
@@ -108,8 +109,8 @@ def heads(part: Slice) -> Heads:
 def ddl_commits(payloads_of: Sequence[bytes]) -> list[DdlCommit]:
     """The Commits of DDL among some payloads. Raises MalformedBinlog."""
     is_plain = canonical(RowSpans.joined(list(payloads_of))).is_plain
-    odd = (payloads_of[number] for number in np.flatnonzero(~is_plain).tolist())
-    found = (_ddl_commit(peek(payload), payload) for payload in odd)
+    slow = (payloads_of[number] for number in np.flatnonzero(~is_plain).tolist())
+    found = (_ddl_commit(peek(payload), payload) for payload in slow)
     return [each for each in found if each is not None]
 
 
@@ -245,8 +246,8 @@ class ParsedMutations:
     """The rows of wanted tables, in the order of their lists; each mutation is one table's."""
 
     prewrites: RowSpans
-    is_odd: Mask
-    """Of each prewrite; mutations are of those that are not."""
+    is_slow: Mask
+    """Of each prewrite, whether it takes the slow path; mutations are of the others."""
     schema_version: Longs
     """Of each prewrite."""
     of_prewrite: Longs
@@ -264,24 +265,24 @@ def parse_mutations(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Pa
     """The rows of the tables of which it is said that they are wanted."""
     data = prewrites.data
     found = canonical(prewrites)
-    is_odd, at, ends = ~found.is_plain, found.rows_at.copy(), found.rows_end
+    is_slow, at, ends = ~found.is_plain, found.rows_at.copy(), found.rows_end
     version = np.zeros(len(at), np.int64)
-    has_version = np.flatnonzero(~is_odd & (at < ends) & (data[at] == _VERSION))
+    has_version = np.flatnonzero(~is_slow & (at < ends) & (data[at] == _VERSION))
     value, after = uvarints(data, at[has_version] + 1)
     version[has_version] = value.view(np.int64)
-    is_odd[has_version] |= after < 0
+    is_slow[has_version] |= after < 0
     at[has_version] = after
 
-    tables = _stretches(data, at, ends, is_odd, _KINDS_OF_TABLES)
-    is_odd |= at != ends
+    tables = _stretches(data, at, ends, is_slow, _KINDS_OF_TABLES)
+    is_slow |= at != ends
     id_at = tables.begins
     ids, row_at = uvarints(data, id_at + 1)
     is_named = (data[id_at] == _TABLE_ID) & (row_at >= 0) & (row_at < tables.ends)
-    is_odd[tables.of[~is_named]] = True
+    is_slow[tables.of[~is_named]] = True
     every = np.unique(ids).view(np.int64)
     wanted = every[np.array([is_wanted(each) for each in every.tolist()], bool)]
     table_id = ids.view(np.int64)
-    is_kept = np.isin(table_id, wanted) & ~is_odd[tables.of]
+    is_kept = np.isin(table_id, wanted) & ~is_slow[tables.of]
     of_prewrite, table_id = tables.of[is_kept], table_id[is_kept]
 
     is_wrong = np.zeros(len(table_id), bool)
@@ -292,13 +293,13 @@ def parse_mutations(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Pa
         in_list = np.bincount(rows.of[rows.kinds == kind], minlength=len(at))
         is_wrong |= in_list != np.bincount(of_step[sequence == kind], minlength=len(at))
     is_wrong |= np.bincount(rows.of, minlength=len(at)) != np.bincount(of_step, minlength=len(at))
-    is_odd[of_prewrite[is_wrong]] = True
-    kept = ~is_odd[of_prewrite]
+    is_slow[of_prewrite[is_wrong]] = True
+    kept = ~is_slow[of_prewrite]
     number = np.cumsum(kept) - 1
     has_row, has_step = kept[rows.of], kept[of_step]
     return ParsedMutations(
         prewrites,
-        is_odd,
+        is_slow,
         version,
         of_prewrite[kept],
         table_id[kept],
@@ -317,14 +318,14 @@ def _stretches(
     data: Bytes,
     at: Longs,
     ends: Longs,
-    is_odd: Mask,
+    is_slow: Mask,
     kinds_of: npt.NDArray[np.uint8],
 ) -> Stretches:
     """The fields with a length from `at` on, up to one of another tag or the end.
 
-    `at` is moved to there. What is cut, or takes too many steps, is odd.
+    `at` is moved to there. What is cut, or takes too many steps, is slow.
     """
-    live = np.flatnonzero(~is_odd & (at < ends))
+    live = np.flatnonzero(~is_slow & (at < ends))
     found: list[Stretches] = []
     steps = 0
     while live.size:
@@ -334,7 +335,7 @@ def _stretches(
         after = begins + size.view(np.int64)
         is_cut = (begins < 0) | (size > len(data)) | (after > ends[live])
         if is_cut.any():
-            is_odd[live[is_cut]] = True
+            is_slow[live[is_cut]] = True
             live, kinds = live[~is_cut], kinds[~is_cut]
             begins, after = begins[~is_cut], after[~is_cut]
         found.append(Stretches(live, begins, after, kinds))
@@ -342,7 +343,7 @@ def _stretches(
         live = live[after < ends[live]]
         steps += 1
         if steps > _STEPS_MAX and len(live) <= _FEW:
-            is_odd[live] = True
+            is_slow[live] = True
             break
     if not found:
         nothing = np.zeros(0, np.int64)
@@ -358,13 +359,13 @@ def _stretches(
 
 
 def _sequences(
-    data: Bytes, at: Longs, ends: Longs, is_odd: Mask
+    data: Bytes, at: Longs, ends: Longs, is_slow: Mask
 ) -> tuple[npt.NDArray[np.uint8], Longs]:
     """The kinds that a run of tags and kinds up to each end tells, and of which each is."""
-    is_odd |= (ends - at) % 2 != 0
-    counts = np.where(is_odd, 0, (ends - at) // 2)
+    is_slow |= (ends - at) % 2 != 0
+    counts = np.where(is_slow, 0, (ends - at) // 2)
     of = np.repeat(np.arange(len(at)), counts)
     begins = np.cumsum(counts) - counts
     places = at[of] + 2 * (np.arange(len(of)) - begins[of])
-    is_odd[of[data[places] != _SEQUENCE]] = True
+    is_slow[of[data[places] != _SEQUENCE]] = True
     return data[places + 1], of

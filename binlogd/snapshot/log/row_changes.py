@@ -1,7 +1,7 @@
 """Which keys the rows of one table changed, for many rows at once.
 
 Of tables whose handle is a number. Every answer is that of `rowkey`, which reads one row at a time
-and gets those that are odd: rows in a form that TiDB does not write, or damaged ones.
+and gets, on the slow path, rows in a form that TiDB does not write, or damaged ones.
 """
 
 from __future__ import annotations
@@ -94,16 +94,16 @@ def changed(handle: Handle, table: TableRows) -> Changed:
 
 def _inserted(handle: Handle, many: RowSpans) -> Numbers:
     keys, ends = integers(many.data, many.begins)
-    for odd in np.flatnonzero((ends < 0) | (ends > many.ends)).tolist():
-        keys[odd] = int.from_bytes(inserted(handle, many[odd]).key, "big")
+    for slow in np.flatnonzero((ends < 0) | (ends > many.ends)).tolist():
+        keys[slow] = int.from_bytes(inserted(handle, many[slow]).key, "big")
     return keys
 
 
 def _deleted(handle: Handle, many: RowSpans) -> Numbers:
     found = columns(many, many.begins)
     keys, is_plain = _keys(many, handle, found)
-    for odd in np.flatnonzero(found.is_odd | ~is_plain).tolist():
-        keys[odd] = int.from_bytes(deleted(handle, many[odd]).key, "big")
+    for slow in np.flatnonzero(found.is_slow | ~is_plain).tolist():
+        keys[slow] = int.from_bytes(deleted(handle, many[slow]).key, "big")
     return keys
 
 
@@ -118,27 +118,27 @@ class _News(NamedTuple):
 def _updated(handle: Handle, many: RowSpans) -> _News:
     found = columns(many, many.begins)
     keys, old_keys = np.zeros(len(many), np.uint64), np.zeros(len(many), np.uint64)
-    is_odd = found.is_odd | (found.count % 2 == 1) | (found.count == 0)
+    is_slow = found.is_slow | (found.count % 2 == 1) | (found.count == 0)
     parts: list[pa.Array] = []
     places: list[Longs] = []
-    for count in np.unique(found.count[~is_odd]).tolist():
-        of_count = np.flatnonzero(~is_odd & (found.count == count))
+    for count in np.unique(found.count[~is_slow]).tolist():
+        of_count = np.flatnonzero(~is_slow & (found.count == count))
         plain = _plain_updates(handle, many, _first_pairs(found, of_count, count), of_count)
-        is_odd[of_count[~plain.is_plain]] = True
+        is_slow[of_count[~plain.is_plain]] = True
         numbers = of_count[plain.is_plain]
         keys[numbers], old_keys[numbers] = plain.keys, plain.old_keys
         parts.append(plain.rows)
         places.append(numbers)
     rows = []
-    for odd in np.flatnonzero(is_odd).tolist():
-        gone, put = updated(handle, many[odd])
-        keys[odd] = int.from_bytes(put.key, "big")
-        old_keys[odd] = int.from_bytes((gone or put).key, "big")
+    for slow in np.flatnonzero(is_slow).tolist():
+        gone, put = updated(handle, many[slow])
+        keys[slow] = int.from_bytes(put.key, "big")
+        old_keys[slow] = int.from_bytes((gone or put).key, "big")
         rows.append(put.row)
     if len(parts) == 1 and not rows:
         return _News(keys, parts[0], old_keys)
     parts.append(pa.array(rows, pa.binary()))
-    places.append(np.flatnonzero(is_odd))
+    places.append(np.flatnonzero(is_slow))
     order = np.empty(len(many), np.int64)
     order[np.concatenate(places)] = np.arange(len(many))
     return _News(keys, pa.concat_arrays(parts).take(pa.array(order)), old_keys)
@@ -175,14 +175,14 @@ def _plain_updates(handle: Handle, many: RowSpans, found: Columns, numbers: Long
 def _first_pairs(found: Columns, rows: Longs, count: int) -> Columns:
     """So many pairs of some rows."""
     ids, begins, ends = (each[:count, rows] for each in (found.ids, found.begins, found.ends))
-    return Columns(ids, begins, ends, found.count[rows], found.is_odd[rows])
+    return Columns(ids, begins, ends, found.count[rows], found.is_slow[rows])
 
 
 def _halves(found: Columns) -> tuple[Columns, Columns]:
     """The pairs of all rows in two parts."""
     half = len(found.ids) // 2
     old, new = (
-        Columns(found.ids[of], found.begins[of], found.ends[of], found.count, found.is_odd)
+        Columns(found.ids[of], found.begins[of], found.ends[of], found.count, found.is_slow)
         for of in (slice(half), slice(half, 2 * half))
     )
     return old, new

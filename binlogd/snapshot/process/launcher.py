@@ -209,9 +209,11 @@ class JobProcess:
         log.info("spark_started", seconds=round(seconds, 2), version=event.spark_version)
         with self._log_path.open("rb") as said:
             head = said.read(_LOG_HEAD_BYTES).decode(errors="replace")
-        odd = next((line for line in head.splitlines() if "[cds" in line), "")
-        if odd:
-            log.warning("class_archive_ignored", reason=odd, hint="run `binlogd spark warmup` anew")
+        warned = next((line for line in head.splitlines() if "[cds" in line), "")
+        if warned:
+            log.warning(
+                "class_archive_ignored", reason=warned, hint="run `binlogd spark warmup` anew"
+            )
 
     async def _obituary(self) -> str:
         code = await self._child.wait()

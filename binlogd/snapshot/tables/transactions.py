@@ -96,15 +96,15 @@ def check_pairs(log: LogHeads, commit_ts: Tso, since_ts: Tso) -> None:
     counts = (log.kind == COMMIT) | (log.kind == DDL_COMMIT)
     counts &= (log.commit_ts > since_ts) & (log.commit_ts <= commit_ts)
     start_ts, first, last = _extremes(log, counts)
-    for odd in np.flatnonzero(first != last)[:1].tolist():
+    for each in np.flatnonzero(first != last)[:1].tolist():
         raise Corrupt(
-            f"transaction {start_ts[odd]} committed at {first[odd]}: another Commit of it says"
-            f" {last[odd]}"
+            f"transaction {start_ts[each]} committed at {first[each]}: another Commit of it says"
+            f" {last[each]}"
         )
     prewrites = np.unique(log.start_ts[log.kind == PREWRITE])
-    for odd in np.flatnonzero(~_has(prewrites, start_ts))[:1].tolist():
+    for each in np.flatnonzero(~_has(prewrites, start_ts))[:1].tolist():
         raise Corrupt(
-            f"transaction {start_ts[odd]} committed at {first[odd]}: the log does not hold its"
+            f"transaction {start_ts[each]} committed at {first[each]}: the log does not hold its"
             " Prewrite"
         )
 

@@ -322,19 +322,19 @@ class RowArrays:
         many = RowSpans.of(rows)
         at, handles = self._behind_handle(many)
         found = columns(many, at)
-        is_odd = found.is_odd | (at < 0) | (at >= many.ends)  # one without columns says so
+        is_slow = found.is_slow | (at < 0) | (at >= many.ends)  # one without columns says so
         numbers = dict(zip(np.unique(versions).tolist(), range(len(versions)), strict=False))
         decoders = {version: self._decoder(version) for version in numbers}
         for each in {each for decoder in decoders.values() for each in decoder.aliases}:
-            is_odd |= (found.ids == each).any(axis=0)
+            is_slow |= (found.ids == each).any(axis=0)
         starts = [self._starts(found, handles, each.out.column.id) for each in self._columns]
         for _, is_twice in starts:
-            is_odd |= is_twice
-        odd = {
+            is_slow |= is_twice
+        slow = {
             number: decoders[versions[number].item()].decode(rows[number].as_py())
-            for number in np.flatnonzero(is_odd).tolist()
+            for number in np.flatnonzero(is_slow).tolist()
         }
-        of = _Of(many, versions, decoders, odd, is_odd)
+        of = _Of(many, versions, decoders, slow, is_slow)
         return [
             _array(column, start, of, lost)
             for column, (start, _), lost in zip(self._columns, starts, losses, strict=True)
@@ -365,28 +365,28 @@ class _Of(NamedTuple):
     many: RowSpans
     versions: Longs
     decoders: Mapping[int, Decoder]
-    odd: Mapping[int, Mapping[int, Value]]
-    is_odd: Mask
+    slow: Mapping[int, Mapping[int, Value]]
+    is_slow: Mask
 
 
 def _array(column: _Column, start: Longs, of: _Of, losses: Losses) -> pa.Array:
-    """One column: of rows that have it, of those that lack it, and of odd ones."""
-    is_there = (start >= 0) & ~of.is_odd
+    """One column: of rows that have it, that lack it, and that the slow path reads."""
+    is_there = (start >= 0) & ~of.is_slow
     parts = [_of_datums(column, of.many, start[is_there], losses)]
     if is_there.all():
         return parts[0]
     places = [np.flatnonzero(is_there)]
     column_id = column.out.column.id
-    is_lacking = ~is_there & ~of.is_odd
+    is_lacking = ~is_there & ~of.is_slow
     for version, decoder in of.decoders.items():
         lacking = np.flatnonzero(is_lacking & (of.versions == version))
         if len(lacking):
             value = decoder.defaults([column_id])[column_id]
             parts.append(column.out.build([value] * len(lacking), losses))
             places.append(lacking)
-    if of.odd:
-        parts.append(column.out.build([each[column_id] for each in of.odd.values()], losses))
-        places.append(np.fromiter(of.odd, np.int64, len(of.odd)))
+    if of.slow:
+        parts.append(column.out.build([each[column_id] for each in of.slow.values()], losses))
+        places.append(np.fromiter(of.slow, np.int64, len(of.slow)))
     order = np.empty(len(start), np.int64)
     order[np.concatenate(places)] = np.arange(len(start))
     return pa.concat_arrays(parts).take(pa.array(order))
