@@ -119,7 +119,6 @@ class WrongCluster(Refused):
     """A request for another TiDB cluster. Text of the original (tidb-binlog pump/server.go)."""
 
     def __init__(self, got: int, own: int) -> None:
-        self.got, self.own = got, own
         super().__init__(f"cluster ID are mismatch, {got} vs {own}")
 
 
@@ -135,7 +134,6 @@ class RecordTooLarge(Refused):
     """A payload above the record limit; TiDB recognises the words `message larger than max`."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
-        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
         super().__init__(f"received message larger than max ({size_bytes} vs. {limit_bytes})")
 
 
@@ -148,7 +146,6 @@ class FromTheFuture(Refused):
     )
 
     def __init__(self, start_ts: int, commit_ts: int, horizon_ms: int) -> None:
-        self.start_ts, self.commit_ts, self.horizon_ms = start_ts, commit_ts, horizon_ms
         ahead_s = ((max(start_ts, commit_ts) >> 18) - horizon_ms) / 1000
         super().__init__(
             f"a timestamp from the future: start_ts {start_ts}, commit_ts {commit_ts} lie"
@@ -165,7 +162,6 @@ class Behind(Refused):
     """
 
     def __init__(self, asked_ts: int, gc_ts: int, by: str = "deleted (pump.gc)") -> None:
-        self.asked_ts, self.gc_ts = asked_ts, gc_ts
         super().__init__(
             f"request of a purged binlog TS: binlogs up to commit_ts {gc_ts} have been {by}, but"
             f" those after {asked_ts} were asked for",
@@ -185,7 +181,7 @@ class Overtaken(Refused):
     """A watch from before the oldest change that is still known: read anew, and go on."""
 
     def __init__(self, since: int, compacted: int) -> None:
-        self.since, self.compacted = since, compacted
+        self.compacted = compacted
         super().__init__(f"changes since revision {since}: those up to {compacted} are forgotten")
 
 
@@ -202,7 +198,6 @@ class DiskFull(Unavailable):
     """Free space is below the reserve. Text of the original (tidb-binlog pump/storage)."""
 
     def __init__(self, available_bytes: int, reserve_bytes: int) -> None:
-        self.available_bytes, self.reserve_bytes = available_bytes, reserve_bytes
         is_refused = not reserve_bytes and available_bytes > 1 << 20  # by a system with free bytes
         super().__init__(
             f"no available space, available: {available_bytes}, StopWriteAtAvailableSpace:"
@@ -340,7 +335,6 @@ class PromiseBroken(Corrupt):
     """A source delivered what lies behind its own promise to be complete."""
 
     def __init__(self, source: str, start_ts: int, commit_ts: int, promised_ts: int) -> None:
-        self.source, self.commit_ts, self.promised_ts = source, commit_ts, promised_ts
         super().__init__(
             f"source {source} delivered commit_ts {commit_ts} (start_ts {start_ts}) behind"
             f" {promised_ts}, up to which it had promised to be complete: what lies between may"

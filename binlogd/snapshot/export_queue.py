@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -146,15 +147,12 @@ class ExportQueue:
 
     async def run(self) -> None:
         """Fulfils requests until it is cancelled; then nothing of its own is left."""
-        files = Threads(1, name="exports")
-        try:
+        with closing(Threads(1, name="exports")) as files:
             async with stacked(files) as stack:
                 home = job_directory(self._data_dir, HOME_PREFIX)
                 await self._serve(
                     WarmJob(await over(files.run(partial(stack.enter_context, home))))
                 )
-        finally:
-            files.close()
 
     async def _serve(self, warm: WarmJob) -> None:
         try:

@@ -6,6 +6,7 @@ What follows is done again by the next call for the same moment, where somebody 
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -46,8 +47,7 @@ async def published(
     lake = LAKES.get(options.format)
     if catalog is not None and lake != "iceberg":
         raise ConfigError(f"--catalog {catalog}: only --format iceberg has a catalog")
-    threads = Threads(UPLOAD_THREADS, name="publication")
-    try:
+    with closing(Threads(UPLOAD_THREADS, name="publication")) as threads:
         if store is not None:
             if lake is not None or options.changes is not None:
                 kind = "changes" if options.changes is not None else options.format
@@ -61,14 +61,11 @@ async def published(
             lambda: register(place, result.path, read_manifest(result.path))
         )
         return replace(result, registered=tuple(registered))
-    finally:
-        threads.close()
 
 
 async def stored(uri: str) -> Listing:
     """The snapshots of an object store, the latest moment first. Raises as `published`."""
-    threads = Threads(UPLOAD_THREADS, name="publication")
-    try:
+    with closing(Threads(UPLOAD_THREADS, name="publication")) as threads:
         store = _opened(uri, threads)
         prefixes = await store.listing()
         whole = [each.name for each in prefixes if each.has_manifest]
@@ -77,8 +74,6 @@ async def stored(uri: str) -> Listing:
             for name in whole
         ]
         return Listing(tuple(found), len(prefixes) - len(whole))
-    finally:
-        threads.close()
 
 
 def _opened(uri: str, threads: Threads) -> Store:

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -339,8 +339,7 @@ async def _wait_for_end(session: int, grace_s: float, signal_number: int = 0) ->
     gets the signal at each look. A thread looks: a machine may have thousands of processes."""
     loop = asyncio.get_running_loop()
     until = loop.time() + grace_s
-    looking = Threads(1, name="processes")
-    try:
+    with closing(Threads(1, name="processes")) as looking:
         while pids := await over(looking.run(partial(_session_members, session))):
             if signal_number:
                 _signal(pids, signal_number)
@@ -348,8 +347,6 @@ async def _wait_for_end(session: int, grace_s: float, signal_number: int = 0) ->
                 return False
             await asyncio.sleep(_POLL_S)
         return True
-    finally:
-        looking.close()
 
 
 def _session_members(session: int) -> list[int]:
