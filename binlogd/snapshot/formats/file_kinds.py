@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal
 
 import msgspec
 import pyarrow as pa
@@ -95,25 +95,19 @@ class FileKind:
 PLAIN_PARQUET = FileKind()
 
 
-class RowsFile(Protocol):
-    """A data file that is being written."""
-
-    def write(self, rows: pa.Table) -> None:
-        """Rows of the table's own types."""
-
-    def close(self) -> None:
-        """Ends the file; it is not synced."""
-
-
 def create(
     path: Path, kind: FileKind, schema: pa.Schema, mysql_types: Sequence[str], table: str
 ) -> RowsFile:
-    """A new data file for rows of a schema; `table` is what SQL statements name."""
+    """A new data file for rows of a schema; `table` is what SQL statements name.
+
+    `write` takes rows of the table's own types; `close` ends the file, which is not synced then.
+    """
     if kind.format not in FORMATS:
         raise ValueError(f"no format {kind.format}")
+    kept = [kind.kept(field.type, mysql) for field, mysql in zip(schema, mysql_types, strict=True)]
     if kind.is_parquet or kind.format == "orc":
-        return _ColumnarFile(path, kind, schema, mysql_types)
-    return _TextFile(path, kind, schema, mysql_types, table)
+        return _ColumnarFile(path, kind, schema, kept)
+    return _TextFile(path, kind, schema, kept, mysql_types, table)
 
 
 # --- columnar --------------------------------------------------------------------------------
@@ -123,14 +117,10 @@ class _ColumnarFile:
     """Parquet and ORC."""
 
     def __init__(
-        self, path: Path, kind: FileKind, schema: pa.Schema, mysql_types: Sequence[str]
+        self, path: Path, kind: FileKind, schema: pa.Schema, kept: Sequence[ColumnForm]
     ) -> None:
-        self._kept = [
-            kind.kept(field.type, mysql) for field, mysql in zip(schema, mysql_types, strict=True)
-        ]
-        fields = [
-            field.with_type(kept.type) for field, kept in zip(schema, self._kept, strict=True)
-        ]
+        self._kept = kept
+        fields = [field.with_type(each.type) for field, each in zip(schema, kept, strict=True)]
         self._schema = for_spark(pa.schema(fields))
         self._file = (
             orc.ORCWriter(path, compression="zstd")
@@ -197,13 +187,12 @@ class _TextFile:
         path: Path,
         kind: FileKind,
         schema: pa.Schema,
+        kept: Sequence[ColumnForm],
         mysql_types: Sequence[str],
         table: str,
     ) -> None:
         self._file: BinaryIO = path.open("wb")
-        self._kept = [
-            kind.kept(field.type, mysql) for field, mysql in zip(schema, mysql_types, strict=True)
-        ]
+        self._kept = kept
         is_loaded = kind.layout == "dumpling" and kind.format == "csv"
         self._special = [_loaded(mysql) if is_loaded else None for mysql in mysql_types]
         self._render = _renderer(kind, schema, table)
@@ -227,6 +216,10 @@ class _TextFile:
     def close(self) -> None:
         self._file.flush()
         self._file.close()
+
+
+RowsFile = _ColumnarFile | _TextFile
+"""A data file that is being written."""
 
 
 def _loaded(mysql_type: str) -> Callable[[pa.Array], pa.Array] | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -80,17 +79,6 @@ class ToldCluster:
         """Holds nothing."""
 
 
-class SafePoints(Protocol):
-    """PD, as far as garbage collection goes."""
-
-    async def hold_gc(self, service: str, ts: Tso, ttl_s: int) -> Tso:
-        """Asks that nothing above `ts` be collected; the lowest timestamp that somebody holds.
-
-        Raises UpstreamUnavailable.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class HoldLimits:
     """In seconds."""
@@ -106,7 +94,7 @@ class GcHold:
     updateGCSafePoint; drainer/pd.go: five minutes, renewed twice in that time, and left to run out
     by itself when the Drainer ends."""
 
-    def __init__(self, pd: SafePoints, service: str, limits: HoldLimits | None = None) -> None:
+    def __init__(self, pd: PdClient, service: str, limits: HoldLimits | None = None) -> None:
         """`service` is the name at PD; one for each node."""
         self._pd, self._service, self._limits = pd, service, limits or HoldLimits()
         self._ts = NO_TS
