@@ -14,9 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import msgspec
-
-from binlogd.errors import Corrupt
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import ActionType, Column, Job
@@ -45,7 +42,7 @@ def has_zone(job: Job) -> bool:
 
     It does not where columns are only added: their old rows hold what the job says.
     """
-    location = _location(job)
+    location = job.zone
     if not location.offset and location.name in _IN_UTC:
         return False
     if job.type != ActionType.MULTI_SCHEMA_CHANGE or _filled_with_the_moment(job) is not None:
@@ -57,7 +54,7 @@ def in_session(job: Job, moment: str) -> str:
     """A time in UTC (a datetime's text) as it is written in the session that `settings` prepare."""
     if not has_zone(job):
         return moment
-    location = _location(job)
+    location = job.zone
     try:
         at = datetime.fromisoformat(moment[:19]).replace(tzinfo=UTC)
         by_name = ZoneInfo(location.name) if not location.offset else UTC
@@ -100,7 +97,7 @@ def _is_moment(value: object) -> bool:
 
 
 def _zone(job: Job) -> Setting:
-    location = _location(job)
+    location = job.zone
     offset = timedelta(seconds=location.offset)
     if location.name in _IN_UTC or location.offset:
         return Setting(_zone_statement(_shown(offset)))
@@ -119,29 +116,3 @@ def _zone_statement(zone: str) -> str:
 def _shown(offset: timedelta) -> str:
     minutes = round(offset.total_seconds() / 60)
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
-
-
-class _LocationJson(msgspec.Struct, frozen=True):
-    name: str = ""
-    offset: int = 0
-
-
-class _ReorgJson(msgspec.Struct, frozen=True):
-    location: _LocationJson | None = None
-
-
-class _JobJson(msgspec.Struct, frozen=True):
-    reorg_meta: _ReorgJson | None = None
-
-
-_JOB = msgspec.json.Decoder(_JobJson)
-
-
-def _location(job: Job) -> _LocationJson:
-    if not job.raw:
-        return _LocationJson()
-    try:
-        reorg = _JOB.decode(job.raw).reorg_meta
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Corrupt(f"a job's reorg_meta does not decode: {error}") from error
-    return (reorg and reorg.location) or _LocationJson()
