@@ -48,7 +48,7 @@ from binlogd.errors import (
     Unavailable,
 )
 from binlogd.merge.merge import MergeStatistics
-from binlogd.merge.stream import MergedStream, MergeLimits, merged
+from binlogd.merge.stream import MergedStream, MergeLimits, OnPulled, merged
 from binlogd.ports import BinlogSource, Sources
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayStatistics, RelayWriter
@@ -111,6 +111,8 @@ class DrainerPorts:
     table_filter: TableFilter
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
+    on_pulled: OnPulled | None = None
+    """Told what each source gave, by its name."""
     measures: DrainerMeasures = field(default_factory=DrainerMeasures)
     late: late_commits.UndecidedLateCommits | None = None
     """Of the Pump in this process; a remote one tells by MissedCommit."""
@@ -270,7 +272,8 @@ class Session:
         if self._sink.applied_ts() < after:  # it begins at an initial-commit-ts
             await self._queue.put([Skip(after)])
         try:
-            async with merged(self._ports.sources, after, self._options.merge) as stream:
+            ports, limits = self._ports, self._options.merge
+            async with merged(ports.sources, after, limits, ports.on_pulled) as stream:
                 self._stream = stream
                 if self._is_stopping:
                     stream.stop()

@@ -107,10 +107,8 @@ def _attributes(txn: Dml | Ddl) -> dict[str, str | int | Sequence[str]]:
     if isinstance(txn, Ddl):
         tables, rows = [f"{txn.database}.{txn.table}"], 0
     else:
-        named = [
-            f"{each.table.database}.{each.table.info.name}" for each in txn.changes[:_TABLES_MAX]
-        ]
-        tables, rows = named, txn.row_count
+        tables = [each.table.label for each in txn.changes[:_TABLES_MAX]]
+        rows = txn.row_count
     return {
         "binlogd.start_ts": txn.start_ts,
         "binlogd.commit_ts": txn.commit_ts,

@@ -59,8 +59,13 @@ def float_literal(value: float) -> bytes:
 
 def renderer(column: Column) -> Callable[[Value], bytes]:
     """A function from a value of the column to its literal."""
-    introducer = b"_binary'" if column.is_binary else b"'"
-    is_bare = column.field_type.tp == Tp.NEW_DECIMAL
+    is_decimal = column.field_type.tp == Tp.NEW_DECIMAL
+    return renderer_of(is_binary=column.is_binary, is_decimal=is_decimal)
+
+
+def renderer_of(*, is_binary: bool, is_decimal: bool) -> Callable[[Value], bytes]:
+    """The same where bytes are no text, or text is that of a DECIMAL."""
+    introducer = b"_binary'" if is_binary else b"'"
 
     def literal(value: Value) -> bytes:
         if value is None:
@@ -71,7 +76,7 @@ def renderer(column: Column) -> Callable[[Value], bytes]:
             return introducer + escaped(value) + b"'"
         if isinstance(value, float):
             return float_literal(value)
-        return value.encode() if is_bare else text(value)
+        return value.encode() if is_decimal else text(value)
 
     return literal
 
@@ -145,9 +150,13 @@ def equals(column: Column, literal: bytes, *, is_json: bool = False) -> bytes:
     if is_json:
         return name + b" = CAST(" + literal + b" AS JSON)"
     plain = compared(column) + b" = " + literal
-    if literal.startswith(b"'") and column.field_type.tp in STRING_TYPES:
-        plain += b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
-    return plain
+    is_text = literal.startswith(b"'") and column.field_type.tp in STRING_TYPES
+    return plain + as_bytes(name, literal) if is_text else plain
+
+
+def as_bytes(name: bytes, literal: bytes) -> bytes:
+    """The end of a condition: text has the bytes of the literal, whatever its collation says."""
+    return b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
 
 
 def compared(column: Column) -> bytes:

@@ -36,7 +36,7 @@ from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.schema_registry import RegistryOptions, SchemaRegistry
 from binlogd.drainer.kafka.sink import KafkaSink
-from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
+from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import MySqlStore
@@ -505,7 +505,8 @@ def make_drainer(
         client_tls(setup),
     )
     ports = DrainerPorts(
-        sources=MeasuredSources(pumps, measures, clock),
+        sources=pumps,
+        on_pulled=lambda name, pulled: measures.pulled(name, pulled, clock.wall_ms()),
         measures=measures,
         history=upstream.history,
         make_sink=lambda: make_sink(

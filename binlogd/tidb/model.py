@@ -240,6 +240,11 @@ class TableAt:
     aliases: Mapping[int, int]
     may_lack_columns: bool
 
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.database}.{self.info.name}"
+
 
 def jobs_from_json(data: bytes) -> list[Job]:
     """The jobs of a `/ddl/history` answer, in its order (which is any). Raises Corrupt."""

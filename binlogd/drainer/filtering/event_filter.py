@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from binlogd.drainer.filtering.glob import glob
 from binlogd.errors import ConfigError
@@ -79,7 +80,7 @@ class EventFilter:
 
     def __init__(self, rules: Iterable[EventRule] = (), *, is_case_sensitive: bool = False) -> None:
         self._rules = [_Rule(rule, is_case_sensitive=is_case_sensitive) for rule in rules]
-        self._row_kinds: dict[tuple[str, str], frozenset[int]] = {}
+        self._ignored_kinds = lru_cache(_ANSWERS_KEPT_MAX)(self._ignored_row_kinds)
 
     @property
     def has_rules(self) -> bool:
@@ -99,8 +100,6 @@ class EventFilter:
 
     def kept(self, database: str, table: str, mutation: Mutation) -> Mutation:
         """The mutation without the rows that are left out; itself when it keeps all."""
-        if not self._rules:
-            return mutation
         ignored = self._ignored_kinds(database, table)
         if not ignored.intersection(mutation.sequence):
             return mutation
@@ -112,19 +111,13 @@ class EventFilter:
             mutation.sequence.translate(None, delete=bytes(ignored)),
         )
 
-    def _ignored_kinds(self, database: str, table: str) -> frozenset[int]:
-        key = database, table
-        found = self._row_kinds.get(key)
-        if found is None:
-            if len(self._row_kinds) >= _ANSWERS_KEPT_MAX:
-                self._row_kinds.clear()
-            rules = [rule for rule in self._rules if rule.matches(database, table)]
-            found = self._row_kinds[key] = frozenset(
-                kind
-                for event, kind in _ROW_EVENTS.items()
-                if any(rule.decides(event, is_ddl=False) for rule in rules)
-            )
-        return found
+    def _ignored_row_kinds(self, database: str, table: str) -> frozenset[int]:
+        rules = [rule for rule in self._rules if rule.matches(database, table)]
+        return frozenset(
+            kind
+            for event, kind in _ROW_EVENTS.items()
+            if any(rule.decides(event, is_ddl=False) for rule in rules)
+        )
 
 
 def event_of(query: str) -> str:

@@ -25,23 +25,6 @@ T = TypeVar("T")
 class Target:
     """Compared by identity. `label` names the table for people, `name` in statements."""
 
-    __slots__ = (
-        "by_key",
-        "database",
-        "delete_head",
-        "in_lists",
-        "info",
-        "label",
-        "mode",
-        "name",
-        "seed",
-        "shape",
-        "single_head",
-        "table_id",
-        "write_head",
-        "write_tail",
-    )
-
     def __init__(self, database: str, info: Table, shape: Shape) -> None:
         self.table_id = info.id
         self.database = database

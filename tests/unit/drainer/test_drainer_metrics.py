@@ -70,7 +70,6 @@ def test_positions_are_physical_milliseconds() -> None:
                 bytes_written=99,
                 retries=0,
                 last_error="",
-                is_safe_mode=False,
             ),
             RelayStatistics(
                 files=2,
