@@ -14,6 +14,7 @@ from binlogd.drainer.slow import SlowTransactions
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.status import BusyTable, SubmittedDdl
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
+from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.tso import Tso, physical_ms
 
 _SECONDS = doubling(0.00005, 18)
@@ -24,8 +25,7 @@ TABLES_COUNTED_MAX = 512
 """Of more, those with the fewest rows are forgotten, and begin at none again."""
 TABLES_TOLD = 10
 _STATEMENT_CHARS_MAX = 1_000
-_KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
-"""Bytes of `Mutation.sequence`."""
+_KINDS = {"Insert": INSERT, "Update": UPDATE, "Delete": DELETE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from binlogd.errors import (
     Stuck,
     Unavailable,
 )
+from binlogd.host.clock import is_set_within
 from binlogd.merge.merge import MergeStatistics
 from binlogd.merge.stream import MergedStream, MergeLimits, OnPulled, merged
 from binlogd.ports import BinlogSource, Sources
@@ -512,10 +513,7 @@ class Session:
     async def _follow(self) -> None:
         """Saves the checkpoint behind what is applied, until the session is over."""
         while not self._is_over.is_set():
-            try:
-                async with asyncio.timeout(self._options.checkpoint_interval_s):
-                    await self._is_over.wait()
-            except TimeoutError:
+            if not await is_set_within(self._is_over, self._options.checkpoint_interval_s):
                 await self._save_if_moved()
             if self._fault is not None:
                 raise self._fault

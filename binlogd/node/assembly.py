@@ -49,9 +49,9 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import RowNotFoundRule, Sink
 from binlogd.drainer.slow import SlowTransactions
 from binlogd.drainer.sqlite.sink import SqliteSink
-from binlogd.errors import ConfigError, LogFailed
+from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
-from binlogd.host.disk import PosixDisk
+from binlogd.host.disk import PosixDisk, disk_errors
 from binlogd.node.first_contact import FirstContact
 from binlogd.node.membership import Identity
 from binlogd.node.replication import Replication
@@ -109,7 +109,7 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
     """
     given = setup.config.node_id
     kept = setup.data_dir / _NODE_FILE
-    try:
+    with disk_errors(kept):
         sizes = await disk.sizes(setup.data_dir)
         if kept.name in sizes:
             (text,) = await disk.read(kept, [(0, sizes[kept.name])])
@@ -128,8 +128,6 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
             return given
         name = f"{socket.gethostname()}:{listen_address(setup.config.addr)[1]}"
         await disk.write_whole(kept, name.encode())
-    except OSError as error:
-        raise LogFailed(kept, error) from error
     return name
 
 

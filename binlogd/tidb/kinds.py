@@ -6,6 +6,12 @@ Source: pingcap/tidb parser/model/{model,ddl}.go, parser/mysql/type.go.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+INSERT: Final = 0
+UPDATE: Final = 1
+DELETE: Final = 4
+"""Bytes of `Mutation.sequence`: what happened to a row."""
 
 
 class SchemaState(IntEnum):

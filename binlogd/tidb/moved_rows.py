@@ -15,13 +15,12 @@ import msgspec
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import skip_datum
-from binlogd.tidb.kinds import ActionType
+from binlogd.tidb.kinds import INSERT, UPDATE, ActionType
 from binlogd.tidb.model import Job, Table, TableAt, job_from_json, table_from_json, table_to_json
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.turns import Turn, turn_of
 
-INSERT, UPDATE, DELETE = 0, 1, 4
 _MOVING = frozenset(
     {
         ActionType.TRUNCATE_TABLE_PARTITION,

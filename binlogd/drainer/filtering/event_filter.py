@@ -23,9 +23,10 @@ from functools import lru_cache
 from binlogd.drainer.filtering.glob import glob
 from binlogd.errors import ConfigError
 from binlogd.tidb.ddl_text import words
+from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.wire.peek import Mutation
 
-_ROW_EVENTS = {"insert": 0, "update": 1, "delete": 4}
+_ROW_EVENTS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 _DDL_EVENTS = frozenset(
     {
         "create database",
@@ -80,12 +81,9 @@ class EventFilter:
 
     def __init__(self, rules: Iterable[EventRule] = (), *, is_case_sensitive: bool = False) -> None:
         self._rules = [_Rule(rule, is_case_sensitive=is_case_sensitive) for rule in rules]
-        self._ignored_kinds = lru_cache(_ANSWERS_KEPT_MAX)(self._ignored_row_kinds)
-
-    @property
-    def has_rules(self) -> bool:
+        self.has_rules = bool(self._rules)
         """Without any, everything is kept."""
-        return bool(self._rules)
+        self._ignored_kinds = lru_cache(_ANSWERS_KEPT_MAX)(self._ignored_row_kinds)
 
     def ignores_ddl(self, database: str, table: str, query: str) -> bool:
         """Whether a statement, as its user typed it, is left out."""
@@ -105,9 +103,9 @@ class EventFilter:
             return mutation
         return Mutation(
             mutation.table_id,
-            [] if _ROW_EVENTS["insert"] in ignored else mutation.inserted,
-            [] if _ROW_EVENTS["update"] in ignored else mutation.updated,
-            [] if _ROW_EVENTS["delete"] in ignored else mutation.deleted,
+            [] if INSERT in ignored else mutation.inserted,
+            [] if UPDATE in ignored else mutation.updated,
+            [] if DELETE in ignored else mutation.deleted,
             mutation.sequence.translate(None, delete=bytes(ignored)),
         )
 

@@ -31,7 +31,7 @@ from binlogd.drainer.messages.pb_write import (
 from binlogd.errors import CorruptRow
 from binlogd.tidb.columns import Reader, reader_of
 from binlogd.tidb.datum import skip_datum
-from binlogd.tidb.kinds import OddRow, SchemaState
+from binlogd.tidb.kinds import INSERT, UPDATE, OddRow, SchemaState
 from binlogd.tidb.layout import (
     FLAG_OF,
     ODD,
@@ -51,8 +51,6 @@ from binlogd.wire.peek import Mutation
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-_INSERT, _UPDATE = 0, 1  # of Mutation.sequence
-
 
 class ChangeEncoder:
     """What a transaction did to one table, from row bytes to events. Keep it, like a RowDecoder."""
@@ -70,9 +68,9 @@ class ChangeEncoder:
         inserted, updated = iter(mutation.inserted), iter(mutation.updated)
         deleted = iter(mutation.deleted)
         for kind in mutation.sequence:
-            if kind == _INSERT:
+            if kind == INSERT:
                 yield self.insert(next(inserted))
-            elif kind == _UPDATE:
+            elif kind == UPDATE:
                 yield self.update(next(updated))
             else:
                 yield self.delete(next(deleted))

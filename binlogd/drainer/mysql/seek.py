@@ -26,9 +26,8 @@ from binlogd.drainer.rows.shape import Mode
 from binlogd.drainer.rows.target import Reader, RowStatement, Target, key_text
 from binlogd.errors import RowNotFound
 from binlogd.tidb.columns import Value
-from binlogd.tidb.kinds import Tp
+from binlogd.tidb.kinds import DELETE, UPDATE, Tp
 from binlogd.tidb.model import Column
-from binlogd.tidb.moved_rows import DELETE, UPDATE
 from binlogd.tso import Tso
 from binlogd.wire.in_order import rows_of
 

@@ -15,6 +15,7 @@ from binlogd.drainer.rows.literals import laid_out
 from binlogd.drainer.rows.plan import Decoders, Key, generic
 from binlogd.drainer.rows.shape import Mode, Shape
 from binlogd.tidb.columns import Value
+from binlogd.tidb.kinds import INSERT, UPDATE
 from binlogd.tidb.layout import ODD
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
@@ -93,30 +94,30 @@ class Reader:
             key = self.target.shape.key
             fast = laid_out(self.table, [each.column for each in key], key)
             self._keys = self.decoded if fast is None else _either(fast, self.decoders[1])
-        if kind == 1:
+        if kind == UPDATE:
             old, new, _ = self._keys.update(row)
             return old, new
-        only = self._keys.insert(row)[0] if kind == 0 else self._keys.delete(row)
+        only = self._keys.insert(row)[0] if kind == INSERT else self._keys.delete(row)
         return only, only
 
     # --- one statement a row ---------------------------------------------------------------
 
     def original_statements(self, kind: int, row: bytes) -> tuple[bytes, ...]:
-        """What the original writes for a row of this kind (0 insert, 1 update, 4 delete).
+        """What the original writes for a row of this kind.
 
         Raises CorruptRow.
         """
         head = self.target.write_head
-        if kind == 0:
+        if kind == INSERT:
             return (head + self.decoded.insert(row)[1],)
-        if kind == 1 and self.target.shape.is_safe:
+        if kind == UPDATE and self.target.shape.is_safe:
             old, new = self._rows.update(row)
             literals = [
                 self._renderers[each.id](new[each.id]) for each in self.target.shape.columns
             ]
             gone = self._change(b"DELETE FROM " + self.target.name, old)
             return self._statement(gone), head + b"(" + b",".join(literals) + b")"
-        return (self.update_statement(row) if kind == 1 else self.delete_statement(row),)
+        return (self.update_statement(row) if kind == UPDATE else self.delete_statement(row),)
 
     def update_statement(self, row: bytes) -> bytes:
         """UPDATE of one row by its key, or by all its old values. Raises CorruptRow."""
