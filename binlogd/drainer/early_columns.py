@@ -327,7 +327,7 @@ def _carried(at: TableAt, changes: Iterable[Mutation], added: frozenset[str]) ->
     for values in lasting.values():
         if any(values[each] != absent[each] for each in columns):
             before = {**values, **absent}
-            handle = None if info.pk_is_handle or info.is_common_handle else 0
+            handle = 0 if info.has_hidden_id else None
             updated.append(encode_update(info, before, values, handle=handle))
     return Mutation(info.id, [], updated, [], bytes([UPDATE]) * len(updated))
 
@@ -348,10 +348,7 @@ def _follow(
 
 def _key_columns(info: Table) -> tuple[int, ...]:
     """The columns of the primary key; none where there is no key, or one of beginnings."""
-    handle = info.handle_column()
-    if handle is not None:
-        return (handle.id,)
     index = info.primary_index()
-    if index is None or any(part.length != -1 for part in index.columns):
+    if index is not None and any(part.length != -1 for part in index.columns):
         return ()
-    return tuple(info.columns[part.offset].id for part in index.columns)
+    return tuple(each.id for each in info.primary_key())

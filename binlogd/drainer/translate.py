@@ -30,7 +30,6 @@ from binlogd.errors import (
     UnsupportedDdl,
 )
 from binlogd.tidb.model import Job, TableAt
-from binlogd.tidb.moved_rows import is_hidden
 from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
 from binlogd.tso import Tso
 from binlogd.wire import peek
@@ -114,7 +113,7 @@ class Translator:
             if table is None:
                 table = self._table_of(mutation.table_id, commit_ts, schema_version)
             if table is not None and mutation.sequence:
-                if table.info.partition_ids and is_hidden(table.info):
+                if table.info.partition_ids and table.info.has_hidden_id:
                     mutation = without_repeats(mutation)
                 changes.append(TableChange(table, mutation))
         return changes

@@ -129,7 +129,7 @@ def _row_id(handle: int | None) -> int:
 
 
 def _tail(table: Table, handle: int | None) -> bytes:
-    if table.pk_is_handle or table.is_common_handle:
+    if not table.has_hidden_id:
         return b""
     return _integer(Flag.VARINT, ROWID) + _integer(Flag.VARINT, _row_id(handle))
 

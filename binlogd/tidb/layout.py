@@ -136,7 +136,7 @@ def layout_of(table: TableAt) -> RowLayout | None:
     integer = info.handle_column()
     stored = [column for column in public if not column.is_virtual]
     hidden = []
-    if not (info.pk_is_handle or info.is_common_handle):
+    if info.has_hidden_id:
         hidden.append(DatumPlace(None, Form.SIGNED, Flag.VARINT, _name(ROWID)))
     return RowLayout(
         handle,

@@ -156,6 +156,19 @@ class Table:
             return None
         return next((column for column in self.columns if column.is_primary_key), None)
 
+    def primary_key(self) -> tuple[Column, ...]:
+        """The columns of the primary key in its order, be it the handle or an index; () for none.
+        An index may have beginnings of values only."""
+        handle, index = self.handle_column(), self.primary_index()
+        if handle is not None or index is None:
+            return () if handle is None else (handle,)
+        return tuple(self.columns[each.offset] for each in index.columns)
+
+    @property
+    def has_hidden_id(self) -> bool:
+        """Whether rows are told apart by `_tidb_rowid`, and by no column of theirs."""
+        return not (self.pk_is_handle or self.is_common_handle)
+
 
 @dataclass(frozen=True, slots=True)
 class Database:

@@ -79,11 +79,7 @@ def stored_columns(info: Table) -> tuple[Column, ...]:
 
 def key_columns(info: Table) -> tuple[Column, ...]:
     """The clustered key, by which TiDB itself knows a row; () where a row is known as a whole."""
-    handle = info.handle_column()
-    if handle is not None:
-        return (handle,)
-    index = info.primary_index() if info.is_common_handle else None
-    return tuple(info.columns[each.offset] for each in index.columns) if index else ()
+    return () if info.has_hidden_id else info.primary_key()
 
 
 def quoted(name: str) -> str:
