@@ -117,17 +117,8 @@ def delete_tail(keys: Sequence[bytes]) -> bytes:
     return b"," + keys[0] + b")" if len(keys) == 1 and keys[0].startswith(b"(") else b")"
 
 
-def delete_one(table: bytes, key: Sequence[str], literal: bytes) -> bytes:
-    """`DELETE FROM t WHERE a = 1 AND b = 2 LIMIT 1` of a key as `tuple_of` makes it."""
-    return b"DELETE FROM " + table + _where_key(key, literal) + b" LIMIT 1"
-
-
-def exists_one(table: bytes, key: Sequence[str], literal: bytes) -> bytes:
-    """An expression: whether there is a row of this key, as `delete_one` finds it."""
-    return b"EXISTS (SELECT 1 FROM " + table + _where_key(key, literal) + b")"
-
-
-def _where_key(key: Sequence[str], literal: bytes) -> bytes:
+def where_key(key: Sequence[str], literal: bytes) -> bytes:
+    """` WHERE a = 1 AND b = 2`, of a key as `tuple_of` makes it."""
     values = [literal] if len(key) == 1 else _IN_TUPLE.findall(literal[1:-1])
     pairs = (ident(name) + b" = " + value for name, value in zip(key, values, strict=True))
     return b" WHERE " + b" AND ".join(pairs)

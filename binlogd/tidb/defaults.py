@@ -179,20 +179,8 @@ def _member(elems: Sequence[str], name: str) -> int:
     raise ValueError(f"no member of {', '.join(elems)}")
 
 
-def _date(_column: Column, text: str) -> Value:
-    return date_text(packed_time(text or ZERO_DATE))
-
-
 def _moment(column: Column, text: str) -> Value:
     return datetime_text(packed_time(text or ZERO_DATE), column.field_type.decimal)
-
-
-def _duration(column: Column, text: str) -> Value:
-    return duration_text(duration_ns(text or ZERO_CLOCK), column.field_type.decimal)
-
-
-def _json(_column: Column, text: str) -> Value:
-    return json_text(json_bytes(text or "null"))
 
 
 _FORMS: dict[int, Callable[[Column, str], Value]] = {
@@ -202,10 +190,12 @@ _FORMS: dict[int, Callable[[Column, str], Value]] = {
     Tp.BIT: _bit,
     Tp.ENUM: _enum,
     Tp.SET: _set,
-    Tp.DATE: _date,
+    Tp.DATE: lambda _, text: date_text(packed_time(text or ZERO_DATE)),
     Tp.DATETIME: _moment,
     Tp.TIMESTAMP: _moment,
     Tp.NEWDATE: _moment,
-    Tp.DURATION: _duration,
-    Tp.JSON: _json,
+    Tp.DURATION: lambda column, text: duration_text(
+        duration_ns(text or ZERO_CLOCK), column.field_type.decimal
+    ),
+    Tp.JSON: lambda _, text: json_text(json_bytes(text or "null")),
 }

@@ -214,14 +214,6 @@ def _moment(_column: Column, value: Value) -> bytes:
     return _integer(Flag.UVARINT, packed_time(_text(value)))
 
 
-def _duration(_column: Column, value: Value) -> bytes:
-    return _integer(Flag.VARINT, duration_ns(_text(value)))
-
-
-def _json(_column: Column, value: Value) -> bytes:
-    return bytes((Flag.JSON,)) + json_bytes(_text(value))
-
-
 def _string(_column: Column, value: Value) -> bytes:
     if not isinstance(value, bytes):
         raise TypeError
@@ -243,6 +235,6 @@ _ENCODERS: dict[Form, _Encoder] = {
     Form.DECIMAL: _decimal,
     Form.DATE: _moment,
     Form.MOMENT: _moment,
-    Form.DURATION: _duration,
-    Form.JSON: _json,
+    Form.DURATION: lambda _, value: _integer(Flag.VARINT, duration_ns(_text(value))),
+    Form.JSON: lambda _, value: bytes((Flag.JSON,)) + json_bytes(_text(value)),
 }

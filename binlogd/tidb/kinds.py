@@ -130,6 +130,15 @@ class ActionType(IntEnum):
     REMOVE_PARTITIONING = 72
 
 
+TABLE_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
+RECOVERIES = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+"""They bring back rows that no binlog holds."""
+OF_POLICIES_AND_GROUPS = frozenset(
+    each for each in ActionType if each.name.endswith(("_PLACEMENT_POLICY", "_RESOURCE_GROUP"))
+)
+"""These live in no schema, and change nothing of tables."""
+
+
 class Tp(IntEnum):
     """MySQL's type codes; a TEXT has the code of the BLOB of its size, only the charset differs."""
 

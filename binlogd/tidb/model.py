@@ -7,9 +7,9 @@ Source: pingcap/tidb parser/model/{model,ddl}.go; docs/tidb_http_api.md (`/ddl/h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -269,25 +269,13 @@ def job_from_json(data: bytes) -> Job:
     job = _decoded(data, _JOB)
     info = job.binlog or _HistoryJson()
     return Job(
-        id=job.id,
-        type=job.type,
-        schema_id=job.schema_id,
-        table_id=job.table_id,
-        schema_name=job.schema_name,
-        table_name=job.table_name,
-        state=job.state,
-        schema_state=job.schema_state,
-        query=job.query,
-        start_ts=job.start_ts,
+        **_same(job, _JOB_FIELDS),
         schema_version=info.schema_version,
         finished_ts=info.finished_ts,
         database=info.database.database() if info.database else None,
         table=info.table.table() if info.table else None,
         tables=tuple(each.table() for each in info.tables or () if each),
-        raw_args=job.raw_args,
         raw=data,
-        real_start_ts=job.real_start_ts,
-        snapshot_ts=job.snapshot_ver,
         warnings=_warnings(job.reorg_meta),
         was_strict=_was_strict(job.reorg_meta),
         zone=(job.reorg_meta and job.reorg_meta.location) or SessionZone(),
@@ -316,6 +304,16 @@ def database_to_json(database: Database) -> bytes:
 
 
 # --- the JSON itself -----------------------------------------------------------------------
+
+
+def _same(of: object, names: Sequence[str]) -> dict[str, Any]:
+    return {each: getattr(of, each) for each in names}
+
+
+def _shared(told: type[msgspec.Struct], made: type[Table | Job]) -> Sequence[str]:
+    """What has one name, and one form, in the JSON and in what is made of it."""
+    names = {each.name for each in fields(made)} - {"name"}
+    return [each for each in told.__struct_fields__ if each in names]
 
 
 def _name(text: str) -> _NameJson:
@@ -467,16 +465,10 @@ class _TableJson(msgspec.Struct, frozen=True):
     def table(self) -> Table:
         partitioning = self.partition.partitioning() if self.partition else None
         return Table(
-            id=self.id,
+            **_same(self, _TABLE_FIELDS),
             name=self.name.original,
             columns=tuple(each.column() for each in self.cols or ()),
-            charset=self.charset,
-            collate=self.collate,
             indexes=tuple(each.index() for each in self.index_info or ()),
-            state=self.state,
-            pk_is_handle=self.pk_is_handle,
-            is_common_handle=self.is_common_handle,
-            version=self.version,
             partition_ids=tuple(each.id for each in partitioning.parts) if partitioning else (),
             partitioning=partitioning,
             is_view=self.view is not None,
@@ -490,16 +482,10 @@ class _TableJson(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, table: Table) -> _TableJson:
         return cls(
-            id=table.id,
+            **_same(table, _TABLE_FIELDS),
             name=_name(table.name),
-            charset=table.charset,
-            collate=table.collate,
             cols=tuple(_ColumnJson.of(each) for each in table.columns),
             index_info=tuple(_IndexJson.of(each) for each in table.indexes) or None,
-            state=table.state,
-            pk_is_handle=table.pk_is_handle,
-            is_common_handle=table.is_common_handle,
-            version=table.version,
             partition=_PartitionJson.of(table.partition_ids, table.partitioning),
             view=_ViewJson() if table.is_view else None,
             sequence=_PresentJson() if table.is_sequence else None,
@@ -555,7 +541,7 @@ class _JobJson(msgspec.Struct, frozen=True):
     query: str = ""
     start_ts: int = 0
     real_start_ts: int = 0
-    snapshot_ver: int = 0
+    snapshot_ts: int = msgspec.field(name="snapshot_ver", default=0)
     raw_args: object = None
     binlog: _HistoryJson | None = None
     reorg_meta: _ReorgJson | None = None
@@ -565,6 +551,8 @@ _HISTORY = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _JOB = msgspec.json.Decoder(_JobJson)
 _TABLE = msgspec.json.Decoder(_TableJson)
 _DATABASE = msgspec.json.Decoder(_DatabaseJson)
+_TABLE_FIELDS = _shared(_TableJson, Table)
+_JOB_FIELDS = _shared(_JobJson, Job)
 
 _STRICT_MODES = 1 << 21 | 1 << 22
 """STRICT_TRANS_TABLES and STRICT_ALL_TABLES. Source: pingcap/tidb parser/mysql/const.go."""

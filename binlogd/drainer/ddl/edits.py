@@ -30,7 +30,8 @@ def edited(statement: str, dialect: Dialect, left_out: list[str] | None = None) 
 
     `left_out` takes what it asked for that could not be said safely. Raises TwoReadings.
     """
-    text = _without_end(_with_ttl_off(_without_placement(without_comments(statement))))
+    text = _without_marked(without_comments(statement), lambda begin: "[placement]" in begin)
+    text = _without_end(_with_ttl_off(text))
     if dialect is Dialect.MYSQL:
         text = _for_mysql(text, [] if left_out is None else left_out)
     return "" if _does_nothing(text, dialect) else text
@@ -172,10 +173,6 @@ def _without_marked(statement: str, is_such: Callable[[str], bool]) -> str:
             edits.append(Edit(begin, word.end, ""))
             begin = None
     return applied(statement, edits)
-
-
-def _without_placement(statement: str) -> str:
-    return _without_marked(statement, lambda begin: "[placement]" in begin)
 
 
 def _with_ttl_off(statement: str) -> str:

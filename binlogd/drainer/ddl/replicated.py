@@ -44,7 +44,7 @@ from binlogd.drainer.ddl.trash_names import Trash, TrashMoves
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptRow, UnsupportedDdl
 from binlogd.tidb.ddl_text import words
-from binlogd.tidb.kinds import PartitionKind
+from binlogd.tidb.kinds import OF_POLICIES_AND_GROUPS, RECOVERIES, PartitionKind
 from binlogd.tidb.model import ActionType, Database, Job, Table
 from binlogd.tidb.schema import Effect, Named, SchemaTracker
 from binlogd.tso import Tso
@@ -79,15 +79,10 @@ _OMITTED: dict[int, str] = {
     ActionType.ALTER_NO_CACHE_TABLE: _TIDB_ONLY,
     ActionType.ALTER_TABLE_ATTRIBUTES: _TIDB_ONLY,
     ActionType.ALTER_PARTITION_ATTRIBUTES: _TIDB_ONLY,
-    ActionType.CREATE_PLACEMENT_POLICY: _TIDB_ONLY,
-    ActionType.ALTER_PLACEMENT_POLICY: _TIDB_ONLY,
-    ActionType.DROP_PLACEMENT_POLICY: _TIDB_ONLY,
+    **dict.fromkeys(OF_POLICIES_AND_GROUPS, _TIDB_ONLY),
     ActionType.ALTER_PARTITION_PLACEMENT: _TIDB_ONLY,
     ActionType.MODIFY_SCHEMA_PLACEMENT: _TIDB_ONLY,
     ActionType.ALTER_TABLE_PLACEMENT: _TIDB_ONLY,
-    ActionType.CREATE_RESOURCE_GROUP: _TIDB_ONLY,
-    ActionType.ALTER_RESOURCE_GROUP: _TIDB_ONLY,
-    ActionType.DROP_RESOURCE_GROUP: _TIDB_ONLY,
 }
 _OMITTED_BY_DATABASES: dict[int, str] = {
     ActionType.SET_TIFLASH_REPLICA: "the downstream may have no TiFlash",
@@ -105,7 +100,6 @@ _OMITTED_BY_MYSQL: dict[int, str] = {
     ActionType.ALTER_TTL_INFO: _TIDB_ONLY,
     ActionType.ALTER_TTL_REMOVE: _TIDB_ONLY,
 }
-_UNSUPPORTED_BY_MYSQL = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 _OF_PARTITIONS = frozenset(
     {ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION}
 )
@@ -204,7 +198,7 @@ class DdlReplay:
         job, query, effect = event.job, event.query, event.effect
         reason = ""
         is_without_trash = self._dialect is Dialect.MYSQL and self._trash is None
-        if is_without_trash and job.type in _UNSUPPORTED_BY_MYSQL:
+        if is_without_trash and job.type in RECOVERIES:
             reason = (
                 "it brings back rows that no binlog holds (tables that are dropped while"
                 " drainer.trash-schema is set can be brought back)"
@@ -229,7 +223,7 @@ class DdlReplay:
         job, effect = event.job, event.effect
         if self._trash is None:
             return None
-        if job.type in _UNSUPPORTED_BY_MYSQL:
+        if job.type in RECOVERIES:
             wanted = [name for name in effect.created if self._is_wanted(name)]
             moves = self._trash.taken_back(job, effect, wanted, self._router.name)
             if isinstance(moves, str):

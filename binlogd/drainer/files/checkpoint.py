@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import google_crc32c
@@ -76,7 +75,8 @@ class Savepoint:
         over. Raises ConfigError for a text that is nobody's; `origin` is named in it.
         """
         try:
-            stored = msgspec.convert(_parsed(text.decode()), _Stored)
+            kept = [line for line in text.decode().splitlines() if _TOML_LINE.fullmatch(line)]
+            stored = msgspec.convert(tomllib.loads("\n".join(kept)), _Stored)
         except (ValueError, msgspec.ValidationError) as error:
             raise ConfigError(
                 f"{origin} is no savepoint of a Drainer ({error}); correct or delete it, and give"
@@ -128,8 +128,3 @@ def _check_whole(text: bytes, written: _StoredWritten | None, origin: str) -> No
 
 
 _TOML_LINE = re.compile(r"\s*([\w\"'.-]+\s*=.*|\[[^\]]+\]|#.*|)\s*")
-
-
-def _parsed(text: str) -> Mapping[str, object]:
-    kept = [line for line in text.splitlines() if _TOML_LINE.fullmatch(line)]
-    return tomllib.loads("\n".join(kept))

@@ -30,7 +30,7 @@ from binlogd.drainer.messages.pb_rows import ChangeEncoder
 from binlogd.drainer.messages.pb_write import ddl_binlog, ddl_text, dml_binlog
 from binlogd.drainer.pending import PendingItem, PendingLimits, PendingTransactions, pending
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn, combined
+from binlogd.drainer.txn import Ddl, Dml, Txn, combined
 from binlogd.errors import CorruptRow, LogFailed, RowMismatch
 from binlogd.host.disk import disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
@@ -160,7 +160,7 @@ class FileSink:
                 try:
                     events.extend(islice(rows, SLICE_ROWS))
                 except CorruptRow as error:
-                    raise RowMismatch(_name_of(change), txn.commit_ts, str(error)) from error
+                    raise RowMismatch(change.table.label, txn.commit_ts, str(error)) from error
                 if len(events) - count < SLICE_ROWS:
                     break
                 await asyncio.sleep(0)
@@ -265,7 +265,3 @@ def _fitting(records: Sequence[PendingItem[bytes]], room_bytes: int) -> int:
             return count
         size_bytes += each.size_bytes
     return len(records)
-
-
-def _name_of(change: TableChange) -> str:
-    return f"`{change.table.database}`.`{change.table.info.name}`"

@@ -28,18 +28,6 @@ _DML_HEAD, _DDL_HEAD = b"\x08\x00\x10", b"\x08\x01\x10"
 # the type of the column, which chose the function, vouches for it.
 
 
-def _signed(value: Any) -> bytes:
-    return NULL_DATUM if value is None else b"\x08" + varint(value)
-
-
-def _unsigned(value: Any) -> bytes:
-    return NULL_DATUM if value is None else b"\x09" + uvarint(value)
-
-
-def _real(value: Any) -> bytes:
-    return NULL_DATUM if value is None else b"\x05" + comparable_float(value)
-
-
 def _bytes(value: Any) -> bytes:
     return NULL_DATUM if value is None else b"\x02" + compact_bytes(value)
 
@@ -49,10 +37,10 @@ def _text(value: Any) -> bytes:
 
 
 _DATUMS: dict[Form, Callable[[Any], bytes]] = {
-    Form.SIGNED: _signed,
-    Form.UNSIGNED: _unsigned,
+    Form.SIGNED: lambda value: NULL_DATUM if value is None else b"\x08" + varint(value),
+    Form.UNSIGNED: lambda value: NULL_DATUM if value is None else b"\x09" + uvarint(value),
     Form.BYTES: _bytes,
-    Form.FLOAT: _real,
+    Form.FLOAT: lambda value: NULL_DATUM if value is None else b"\x05" + comparable_float(value),
 }
 """Of values that the file has as numbers or bytes; all others are text."""
 

@@ -47,17 +47,17 @@ class Target:
         if shape.is_upsert:
             self.write_tail = sql.update_on_duplicate(names, calls_row=shape.calls_row)
         self.in_lists = shape.in_lists
-        key = [each.column.name for each in shape.key]
-        self.delete_head = sql.delete_head(self.name, key) if key else b""
+        self._key_names = [each.column.name for each in shape.key]
+        self.delete_head = sql.delete_head(self.name, self._key_names) if shape.key else b""
         self.single_head = b"UPDATE or DELETE of one row of " + self.name
 
     def deletion(self, key: bytes) -> bytes:
         """DELETE of one row, by the literal of its key."""
-        return sql.delete_one(self.name, [each.column.name for each in self.shape.key], key)
+        return b"DELETE FROM " + self.name + sql.where_key(self._key_names, key) + b" LIMIT 1"
 
     def presence(self, key: bytes) -> bytes:
         """An expression: whether there is a row, by the literal of its key."""
-        return sql.exists_one(self.name, [each.column.name for each in self.shape.key], key)
+        return b"EXISTS (SELECT 1 FROM " + self.name + sql.where_key(self._key_names, key) + b")"
 
 
 class RowStatement(NamedTuple):

@@ -24,6 +24,7 @@ from binlogd.drainer.sqlite.replica import (
 )
 from binlogd.drainer.txn import Ddl
 from binlogd.tidb.ddl_text import changed_columns
+from binlogd.tidb.kinds import RECOVERIES, TABLE_DROPS
 from binlogd.tidb.model import ActionType, Table
 
 Statement = tuple[str, tuple[Stored, ...]]
@@ -36,8 +37,6 @@ _PARTITION_ROWS = frozenset(
     }
 )
 _CREATES = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
-_RECOVERIES = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
-_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
 _NEW_IDS = frozenset({ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOVE_PARTITIONING})
 """They copy a table with its rows into one of another id, which has its name from then on."""
 _RENAMES = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
@@ -111,11 +110,11 @@ def changes_of(ddl: Ddl, catalog: ReplicaCatalog) -> ReplicaChanges:
     kind = ddl.job.type
     if kind in _PARTITION_ROWS:
         return _of_partitions(ddl, catalog)
-    if kind in _RECOVERIES:
+    if kind in RECOVERIES:
         raise NotStorable("it brings back rows that no binlog holds")
     if kind == ActionType.DROP_SCHEMA:
         return _plain(_dropped(catalog, catalog.of_database(ddl.database)))
-    if kind in _DROPS:
+    if kind in TABLE_DROPS:
         held = catalog.named(name_of(ddl.database, ddl.table))
         return _plain(_dropped(catalog, [held] if held else []))
     if kind in _RENAMES:
