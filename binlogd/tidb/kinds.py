@@ -193,5 +193,5 @@ STRING_TYPES = frozenset[int](
 """Types whose values are bytes; text or not is told by the charset."""
 
 
-class OddRow(Exception):
+class UnexpectedLayout(Exception):
     """A row that is not laid out as a reader was made for; the generic decoder reads it."""

@@ -11,7 +11,7 @@ new type is a line in `_FORMS`, and where a reader wants more of it than `RowDec
 
 Invariant. A row that is walked to its end has the columns of the layout in their order and nothing
 else. Why it holds. Each id and each flag are compared before a value is taken; anything else raises
-OddRow, or IndexError where the row ends too early, and the row is left to `RowDecoder`.
+UnexpectedLayout, or IndexError where the row ends too early, and the row is left to `RowDecoder`.
 
 Source: pingcap/tidb table/tables/tables.go (addInsertBinlog and its kin, CanSkip), util/codec.
 """
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import Flag, skip_datum, text_end
-from binlogd.tidb.kinds import STRING_TYPES, OddRow, SchemaState, Tp
+from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp, UnexpectedLayout
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.varint import skip_varint, varint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-ODD = (OddRow, IndexError)
+UNEXPECTED_LAYOUT = (UnexpectedLayout, IndexError)
 """What a walk raises at a row of another layout; IndexError where the row ends too early."""
 ROWID = -1
 """The column id of `_tidb_rowid`, the hidden handle, where rows that are not inserted carry it."""
@@ -209,19 +209,19 @@ class DatumStep:
     def take(self, row: bytes, at: i64, _out: list[Any]) -> i64:
         """Takes the body that begins at `at`, behind its flag, and gives its end.
 
-        Raises ODD, CorruptRow.
+        Raises UNEXPECTED_LAYOUT, CorruptRow.
         """
         return skip_datum(row, at - 1)
 
     def lack(self, row: bytes, at: i64, _out: list[Any]) -> i64:
         """Where the next column begins, if what stands at `at` is NULL, or another one that may
-        follow. Raises OddRow."""
+        follow. Raises UnexpectedLayout."""
         end: i64 = at + len(self.null)
         if self.null and row[at:end] == self.null:
             return end
         end = at + len(self.name)
         if not self.may_lack or row[at:end] == self.name:
-            raise OddRow
+            raise UnexpectedLayout
         return at
 
 
@@ -259,7 +259,7 @@ def walk_of(places: Sequence[DatumPlace], step_of: Callable[[DatumPlace], DatumS
 
 
 def walk(steps: Walk, row: bytes, at: i64, out: list[Any]) -> i64:
-    """Takes a row from `at` on and gives where the last datum ends. Raises ODD, CorruptRow."""
+    """Takes a row at `at`, gives the last datum's end. Raises UNEXPECTED_LAYOUT, CorruptRow."""
     for head, size, step in steps:
         body: i64 = at + size
         at = step.take(row, body, out) if row[at:body] == head else step.lack(row, at, out)
@@ -267,9 +267,9 @@ def walk(steps: Walk, row: bytes, at: i64, out: list[Any]) -> i64:
 
 
 def end_of_insert(row: bytes, begin: i64, at: i64) -> None:
-    """Whether an inserted row is whole whose columns stand from `begin` to `at`. Raises OddRow."""
+    """Whether an inserted row, columns from `begin` to `at`, is whole. Raises UnexpectedLayout."""
     if at == begin:  # a row in which no column stands is a single NULL
         if row[at:] != b"\0":
-            raise OddRow
+            raise UnexpectedLayout
     elif at != len(row):
-        raise OddRow
+        raise UnexpectedLayout

@@ -176,7 +176,7 @@ def _any_table_mutation(data: bytes) -> Mutation:
             sequence += run[0][1::2]
             pos = run.end()
         else:
-            field = _oddity(data, pos, sequence)
+            field = _unusual_field(data, pos, sequence)
             if field.number == 1:
                 table_id = signed(field.value)
             elif field.number << 3 | BYTES in rows:
@@ -185,7 +185,7 @@ def _any_table_mutation(data: bytes) -> Mutation:
     return Mutation(table_id, inserted, updated, deleted, _checked(sequence, rows))
 
 
-def _oddity(data: bytes, begin: int, sequence: bytearray) -> Field:
+def _unusual_field(data: bytes, begin: int, sequence: bytearray) -> Field:
     """A field that is no plain row and no run of the sequence."""
     tag, pos = read_uvarint(data, begin)
     number, wire_type = field_number(tag), tag & 7

@@ -26,8 +26,8 @@ _BINARY = ("blob", "binary", "geometry")
 class Piece(NamedTuple):
     """A part of a statement: pieces of one `head` are joined by commas.
 
-    Without a head, `item` is a statement of its own. `finds_row`: a row that is not there is an
-    oddity (None: nothing can be told).
+    Without a head, `item` is a statement of its own. `finds_row`: a row that it does not
+    find is counted as missing.
     """
 
     head: bytes

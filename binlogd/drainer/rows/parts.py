@@ -33,7 +33,7 @@ from binlogd.drainer.rows.target import Reader, Target, key_text
 from binlogd.drainer.txn import Dml
 from binlogd.errors import CorruptRow, RowMismatch
 from binlogd.tidb.kinds import INSERT, UPDATE
-from binlogd.tidb.layout import ODD
+from binlogd.tidb.layout import UNEXPECTED_LAYOUT
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.in_order import rows_of
 from binlogd.wire.peek import Mutation
@@ -369,7 +369,7 @@ class Gatherer:
                 data = next(updated)
                 try:
                     old, key, row = update(data)
-                except ODD:
+                except UNEXPECTED_LAYOUT:
                     old, key, row = slow.update(data)
                 if old != key:
                     self._put_state(target, old, None, is_there=tells and data != last)
@@ -378,13 +378,13 @@ class Gatherer:
                 data = next(inserted)
                 try:
                     key, row = insert(data)
-                except ODD:
+                except UNEXPECTED_LAYOUT:
                     key, row = slow.insert(data)
             else:
                 data = next(deleted)
                 try:
                     key, row = delete(data), None
-                except ODD:
+                except UNEXPECTED_LAYOUT:
                     key, row = slow.delete(data), None
             if self._is_catching_up:
                 self._put_state(target, key, row, is_there=is_there and data != last)

@@ -34,7 +34,7 @@ class KeyColumn:
 class Decoders:
     """Row bytes to key and row literal. A literal has its parentheses: `(1,'a')`.
 
-    Raise CorruptRow; those of `literals` also ODD.
+    Raise CorruptRow; those of `literals` also UNEXPECTED_LAYOUT.
     """
 
     insert: Callable[[bytes], tuple[Key, bytes]]

@@ -16,7 +16,7 @@ from binlogd.drainer.rows.plan import Decoders, Key, generic
 from binlogd.drainer.rows.shape import Mode, Shape
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import INSERT, UPDATE
-from binlogd.tidb.layout import ODD
+from binlogd.tidb.layout import UNEXPECTED_LAYOUT
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
 
@@ -82,7 +82,7 @@ class Reader:
         slow = generic(table, shape.columns, shape.key)
         fast = laid_out(table, shape.columns, shape.key)
         self.decoders = (fast or slow, slow)
-        """The fast ones, and those for a row at which a fast one raises ODD."""
+        """The fast ones, and those for a row at which a fast one raises UNEXPECTED_LAYOUT."""
         self.decoded = slow if fast is None else _either(fast, slow)
         """Both in one. They raise CorruptRow only."""
         self._keys: Decoders | None = None
@@ -181,7 +181,7 @@ def _first_of(fast: Callable[[bytes], T], slow: Callable[[bytes], T]) -> Callabl
     def decoded(row: bytes) -> T:
         try:
             return fast(row)
-        except ODD:
+        except UNEXPECTED_LAYOUT:
             return slow(row)
 
     return decoded
