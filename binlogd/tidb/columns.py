@@ -87,7 +87,7 @@ def _bits(value: Natural) -> int:
     return _number(value) & UINT64_MASK
 
 
-def _to_moment(value: Natural, fsp: int) -> Value:
+def _to_datetime(value: Natural, fsp: int) -> Value:
     return datetime_text(_bits(value), fsp)
 
 
@@ -179,44 +179,44 @@ def _date_reader(other: Reader, _fsp: int) -> Reader:
     return _packed_reader(other, _date_of)
 
 
-def _moment_reader(other: Reader, fsp: int) -> Reader:
-    return _packed_reader(other, _MOMENTS_OF[max(fsp, 0)])
+def _datetime_reader(other: Reader, fsp: int) -> Reader:
+    return _packed_reader(other, _DATETIMES_OF[max(fsp, 0)])
 
 
 def _packed_reader(other: Reader, text_of: Callable[[bytes], tuple[str, int]]) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != UVARINT:
             return other(row, at)
-        text, size = text_of(row[at + 1 : at + _MOMENT_BYTES])
+        text, size = text_of(row[at + 1 : at + _DATETIME_BYTES])
         return text, at + size
 
     return read
 
 
-_MOMENT_BYTES = 10
+_DATETIME_BYTES = 10
 """The flag and the varint of any time of the years 218 to 9999; longer ones are out of range."""
-_MOMENTS_KEPT = 4096
+_TEXTS_KEPT = 4096
 """Texts of times that are kept for the next row, for each number of fraction digits."""
 
 
-def _moments_of(fsp: int) -> Callable[[bytes], tuple[str, int]]:
+def _datetimes_of(fsp: int) -> Callable[[bytes], tuple[str, int]]:
     """From the varint of a packed time to its text and the size of the datum, kept a while."""
 
-    @lru_cache(maxsize=_MOMENTS_KEPT)
-    def moment_of(data: bytes) -> tuple[str, int]:
+    @lru_cache(maxsize=_TEXTS_KEPT)
+    def datetime_of(data: bytes) -> tuple[str, int]:
         packed, end = read_uvarint(data, 0)
         return datetime_text(packed, fsp), end + 1
 
-    return moment_of
+    return datetime_of
 
 
-@lru_cache(maxsize=_MOMENTS_KEPT)
+@lru_cache(maxsize=_TEXTS_KEPT)
 def _date_of(data: bytes) -> tuple[str, int]:
     packed, end = read_uvarint(data, 0)
     return date_text(packed), end + 1
 
 
-_MOMENTS_OF = tuple(_moments_of(fsp) for fsp in range(7))
+_DATETIMES_OF = tuple(_datetimes_of(fsp) for fsp in range(7))
 
 
 def _duration_reader(other: Reader, fsp: int) -> Reader:
@@ -262,7 +262,7 @@ _FAMILIES: dict[Form, _Family] = {
     Form.FLOAT: _Family(frozenset({Flag.FLOAT}), _same, _float_reader),
     Form.DECIMAL: _Family(frozenset({Flag.DECIMAL}), _same, _decimal_reader),
     Form.DATE: _Family(_INTEGER_FLAGS, lambda value, _: date_text(_bits(value)), _date_reader),
-    Form.MOMENT: _Family(_INTEGER_FLAGS, _to_moment, _moment_reader),
+    Form.DATETIME: _Family(_INTEGER_FLAGS, _to_datetime, _datetime_reader),
     Form.DURATION: _Family(_DURATION_FLAGS, _to_duration, _duration_reader),
     Form.JSON: _Family(frozenset({Flag.JSON}), _to_json, _json_reader),
 }

@@ -210,7 +210,7 @@ def _decimal(column: Column, value: Value) -> bytes:
     return bytes((Flag.DECIMAL,)) + decimal_bytes(_text(value), kind.flen, max(kind.decimal, 0))
 
 
-def _moment(_column: Column, value: Value) -> bytes:
+def _datetime(_column: Column, value: Value) -> bytes:
     return _integer(Flag.UVARINT, packed_time(_text(value)))
 
 
@@ -233,8 +233,8 @@ _ENCODERS: dict[Form, _Encoder] = {
     Form.BYTES: _string,
     Form.FLOAT: _float,
     Form.DECIMAL: _decimal,
-    Form.DATE: _moment,
-    Form.MOMENT: _moment,
+    Form.DATE: _datetime,
+    Form.DATETIME: _datetime,
     Form.DURATION: lambda _, value: _integer(Flag.VARINT, duration_ns(_text(value))),
     Form.JSON: lambda _, value: bytes((Flag.JSON,)) + json_bytes(_text(value)),
 }

@@ -210,7 +210,7 @@ def _opaque(data: bytes, at: int, end: int) -> str:
     return f'"base64:type{data[at]}:{base64.b64encode(body).decode()}"'
 
 
-def _moment(data: bytes, at: int) -> int:
+def _packed_time(data: bytes, at: int) -> int:
     """The bit field of a date or time as a packed time (see times.py)."""
     bits: int = _U64.unpack_from(data, at)[0]
     year, month, day = bits >> 50, bits >> 46 & 15, bits >> 41 & 31
@@ -223,7 +223,7 @@ def _moment(data: bytes, at: int) -> int:
 
 
 def _datetime(data: bytes, at: int, _end: int) -> str:
-    return f'"{datetime_text(_moment(data, at), 6)}"'
+    return f'"{datetime_text(_packed_time(data, at), 6)}"'
 
 
 _PRINTERS: dict[int, Callable[[bytes, int, int], str]] = {
@@ -233,7 +233,7 @@ _PRINTERS: dict[int, Callable[[bytes, int, int], str]] = {
     JsonType.DOUBLE: lambda data, at, _: double_text(_F64.unpack_from(data, at)[0]),
     JsonType.STRING: lambda data, at, end: _quoted(data[_length(data, at)[1] : end]),
     JsonType.OPAQUE: _opaque,
-    JsonType.DATE: lambda data, at, _: f'"{datetime_text(_moment(data, at), 0)[:10]}"',
+    JsonType.DATE: lambda data, at, _: f'"{datetime_text(_packed_time(data, at), 0)[:10]}"',
     JsonType.DATETIME: _datetime,
     JsonType.TIMESTAMP: _datetime,
     JsonType.DURATION: lambda data, at, _: f'"{duration_text(_I64.unpack_from(data, at)[0], 6)}"',

@@ -42,7 +42,7 @@ WRITABLE_STATES = frozenset[int](
 INTEGER_TYPES = frozenset[int]({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR})
 NUMBER_TYPES = frozenset[int]({Tp.ENUM, Tp.SET, Tp.BIT})
 """Stored as unsigned numbers, whatever the flag of the column says."""
-MOMENT_TYPES = frozenset[int]({Tp.DATETIME, Tp.TIMESTAMP, Tp.NEWDATE})
+DATETIME_TYPES = frozenset[int]({Tp.DATETIME, Tp.TIMESTAMP, Tp.NEWDATE})
 
 
 class Form(IntEnum):
@@ -54,7 +54,7 @@ class Form(IntEnum):
     FLOAT = 3
     DECIMAL = 4
     DATE = 5
-    MOMENT = 6
+    DATETIME = 6
     DURATION = 7
     JSON = 8
 
@@ -66,7 +66,7 @@ FLAG_OF: dict[Form, Flag] = {
     Form.FLOAT: Flag.FLOAT,
     Form.DECIMAL: Flag.DECIMAL,
     Form.DATE: Flag.UVARINT,
-    Form.MOMENT: Flag.UVARINT,
+    Form.DATETIME: Flag.UVARINT,
     Form.DURATION: Flag.VARINT,
     Form.JSON: Flag.JSON,
 }
@@ -74,7 +74,7 @@ FLAG_OF: dict[Form, Flag] = {
 _FORMS: dict[int, Form] = (
     dict.fromkeys(INTEGER_TYPES, Form.SIGNED)
     | dict.fromkeys(NUMBER_TYPES, Form.UNSIGNED)
-    | dict.fromkeys(MOMENT_TYPES, Form.MOMENT)
+    | dict.fromkeys(DATETIME_TYPES, Form.DATETIME)
     | dict.fromkeys(STRING_TYPES, Form.BYTES)
     | {
         Tp.FLOAT: Form.FLOAT,

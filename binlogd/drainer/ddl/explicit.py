@@ -82,7 +82,7 @@ def explicit_table(statement: str, info: Table) -> str:
     return applied(statement, edits)
 
 
-def with_moments_in_utc(statement: str, info: Table) -> str:
+def with_timestamps_in_utc(statement: str, info: Table) -> str:
     """CREATE or ALTER TABLE with defaults of TIMESTAMP columns as TiDB keeps them: in UTC."""
     if not begins(statement, "CREATE", "TABLE") and not begins(statement, "ALTER", "TABLE"):
         return statement
@@ -94,13 +94,13 @@ def with_moments_in_utc(statement: str, info: Table) -> str:
             continue
         last = at + 2 if found[at + 1].text.startswith("_") and at + 2 < len(found) else at + 1
         column = _column(found, _scope(found, depths, at), info)
-        if column is None or found[last].kind != "text" or not _is_moment(column):
+        if column is None or found[last].kind != "text" or not _is_timestamp(column):
             continue
         edits.append(Edit(found[at + 1].begin, found[last].end, literal(str(column.default))))
     return applied(statement, edits)
 
 
-def _is_moment(column: Column) -> bool:
+def _is_timestamp(column: Column) -> bool:
     return (
         column.field_type.tp == Tp.TIMESTAMP
         and column.version >= 1

@@ -37,7 +37,7 @@ from binlogd.drainer.ddl.explicit import (
     explicit_table,
     explicit_view,
     with_escapes,
-    with_moments_in_utc,
+    with_timestamps_in_utc,
 )
 from binlogd.drainer.ddl.session_clock import ADDS_COLUMNS, has_zone
 from binlogd.drainer.ddl.trash_names import Trash, TrashMoves
@@ -265,7 +265,7 @@ class DdlReplay:
                 text = explicit_view(text, job)
             text = self._calls.exact(text, effect.name.database, job.table, effect.other)
             if job.table is not None and not has_zone(job):
-                text = with_moments_in_utc(text, job.table)
+                text = with_timestamps_in_utc(text, job.table)
             is_made = job.type in _CREATES
             made_in = self._made_in(effect.name) if is_made else []
             texts = [self._explicit(text, job.table, job.database)]

@@ -136,7 +136,7 @@ class _Decimal(_Literal):
         return end
 
 
-class _Moment(_Literal):
+class _Datetime(_Literal):
     def __init__(self, place: DatumPlace, slot: int) -> None:
         super().__init__(place, slot)
         self.is_date = place.form is Form.DATE
@@ -182,8 +182,8 @@ _STEPS: dict[Form, type[_Literal]] = {
     Form.UNSIGNED: _Unsigned,
     Form.BYTES: _Text,
     Form.DECIMAL: _Decimal,
-    Form.DATE: _Moment,
-    Form.MOMENT: _Moment,
+    Form.DATE: _Datetime,
+    Form.DATETIME: _Datetime,
 }
 _FORMATS = {
     Form.SIGNED: b"%d",

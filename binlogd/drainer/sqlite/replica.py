@@ -31,7 +31,7 @@ from binlogd.errors import BinlogdError
 from binlogd.tidb.columns import Value
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
-from binlogd.tidb.layout import INTEGER_TYPES, MOMENT_TYPES
+from binlogd.tidb.layout import DATETIME_TYPES, INTEGER_TYPES
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.rewrite import Unconvertible, converter
 
@@ -240,7 +240,7 @@ def _family(column: Column) -> str:
     return str(int(tp))
 
 
-_OF_A_SCALE = frozenset[int]({Tp.NEW_DECIMAL, Tp.DURATION, Tp.FLOAT, Tp.DOUBLE, *MOMENT_TYPES})
+_OF_A_SCALE = frozenset[int]({Tp.NEW_DECIMAL, Tp.DURATION, Tp.FLOAT, Tp.DOUBLE, *DATETIME_TYPES})
 
 
 def _declared(column: Column) -> str:
