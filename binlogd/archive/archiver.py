@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +22,7 @@ from binlogd.archive.following import Following, stands_of
 from binlogd.archive.task import FILES_MAX, Archived, Keep, Mark, Stand, Task
 from binlogd.extras import require
 from binlogd.host.child import answer_of
+from binlogd.host.clock import is_set_within
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import ValuePointer
 from binlogd.settings.quantities import kept_s
@@ -128,9 +128,7 @@ class Archiver:
             if self._failed:
                 await asyncio.sleep(wait_s)
             elif not self._waiting():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._wanted.wait()
+                await is_set_within(self._wanted, wait_s)
 
     def status(self) -> ArchiveStatus:
         """How it stands; cheap."""

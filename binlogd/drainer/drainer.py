@@ -37,6 +37,7 @@ from binlogd.errors import (
     UnknownTable,
     leading_error,
 )
+from binlogd.host.clock import is_set_within
 from binlogd.merge.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.telemetry.faults import apart, let_go, unforeseen
@@ -289,11 +290,7 @@ class Drainer:
         log.warning(
             "replication_retried", cause=str(error), wait_s=wait_s, attempt=self._backoff.attempts
         )
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._woken.wait()
-        except TimeoutError:
-            return
+        await is_set_within(self._woken, wait_s)
 
     def _saved(self, checkpoint: Checkpoint) -> None:
         if checkpoint.commit_ts > self._checkpoint.commit_ts:

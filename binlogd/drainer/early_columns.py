@@ -298,17 +298,17 @@ class EarlyColumns:
             if each.change.table.info.id == table_id and each.commit_ts > since
         ]
         after = self._schema.table_at(table_id, ddl.schema_version)
-        carried = None
+        backfilled = None
         if is_complete and after is not None and not ddl.rewrites:
-            carried = _carried(after, changes, frozenset(ddl.added))
-        if carried is None or after is None:
+            backfilled = _backfilled(after, changes, frozenset(ddl.added))
+        if backfilled is None or after is None:
             return InDoubt(ddl.added, since, max(last_ts, ddl.commit_ts))
-        if carried.updated:
-            self._put_due(ddl, after, carried)
+        if backfilled.updated:
+            self._put_due(ddl, after, backfilled)
         return None
 
 
-def _carried(at: TableAt, changes: Iterable[Mutation], added: frozenset[str]) -> Mutation | None:
+def _backfilled(at: TableAt, changes: Iterable[Mutation], added: frozenset[str]) -> Mutation | None:
     """Updates that put values of the added columns in place; None where that cannot be told."""
     info = at.info
     key = _key_columns(info)
@@ -327,7 +327,7 @@ def _carried(at: TableAt, changes: Iterable[Mutation], added: frozenset[str]) ->
     for values in lasting.values():
         if any(values[each] != absent[each] for each in columns):
             before = {**values, **absent}
-            handle = None if info.pk_is_handle or info.is_common_handle else 0
+            handle = 0 if info.has_hidden_id else None
             updated.append(encode_update(info, before, values, handle=handle))
     return Mutation(info.id, [], updated, [], bytes([UPDATE]) * len(updated))
 
@@ -348,10 +348,7 @@ def _follow(
 
 def _key_columns(info: Table) -> tuple[int, ...]:
     """The columns of the primary key; none where there is no key, or one of beginnings."""
-    handle = info.handle_column()
-    if handle is not None:
-        return (handle.id,)
     index = info.primary_index()
-    if index is None or any(part.length != -1 for part in index.columns):
+    if index is not None and any(part.length != -1 for part in index.columns):
         return ()
-    return tuple(info.columns[part.offset].id for part in index.columns)
+    return tuple(each.id for each in info.primary_key())

@@ -16,7 +16,7 @@ from binlogd.tidb.datum import read_datum
 from binlogd.tidb.encode import encode_delete, encode_insert
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Job, Table
-from binlogd.tidb.moved_rows import Gone, MovedRows, hidden_id, is_hidden
+from binlogd.tidb.moved_rows import Gone, MovedRows, hidden_id
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import Value
 from binlogd.tidb.turns import Turn
@@ -77,7 +77,7 @@ WORKS = (ActionType.DROP_TABLE_PARTITION, ActionType.REORGANIZE_PARTITION)
 def left_by(job: Job, before: Table, turn: Turn, came: Iterable[Before]) -> Left:
     """What a job of `WORKS` leaves to be done of rows that came while it was at work."""
     is_drop = job.type == ActionType.DROP_TABLE_PARTITION
-    if not is_drop and not is_hidden(before):
+    if not is_drop and not before.has_hidden_id:
         return Left()  # rows that are written twice are one row by their key
     try:
         gone = Gone(job, before)
@@ -140,21 +140,16 @@ def _twice(gone: Gone, job: Job, before: Table, came: Iterable[Before]) -> Left:
 
 
 def _key(info: Table, kind: int, row: bytes, values: dict[int, Value]) -> _Key:
-    if is_hidden(info):
+    if info.has_hidden_id:
         return hidden_id(kind, row)
-    handle = info.handle_column()
-    if handle is not None:
-        return (values[handle.id],)
-    index = info.primary_index()
-    assert index is not None, "a clustered key"
-    return tuple(values[info.columns[each.offset].id] for each in index.columns)
+    return tuple(values[each.id] for each in info.primary_key())
 
 
 def _inserted(info: Table, kind: int, row: bytes, values: dict[int, Value]) -> bytes:
     """Raises CorruptRow."""
     if kind == INSERT:
         return row
-    handle = _number(hidden_id(kind, row)) if is_hidden(info) else None
+    handle = _number(hidden_id(kind, row)) if info.has_hidden_id else None
     try:
         return encode_insert(info, values, handle=handle)
     except ValueError as error:

@@ -3,26 +3,45 @@
 Invariant. No session replicates beyond a commit that is known to have been left out, and none is
 held by a commit that it will get in its place, or that came by another source
 (docs/decisions/0125-late-commits-elsewhere.md).
+
+A writer that hears nothing from a Pump writes the same prewrite to another one, and commits there.
+The first Pump may get that prewrite when it has promised everything beyond the commit_ts: it knows
+of nothing but a commit that came too late. What is found by another source is downstream, or will
+be: one that has a transaction in its place delivers it before it promises anything above. One that
+has it too late itself says nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from collections.abc import Collection, Sequence
+from contextlib import aclosing
 from operator import attrgetter
 from typing import Protocol
 
 import structlog
 
 from binlogd.binlog import Late, others_like_it
-from binlogd.drainer.elsewhere import has_come, members
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.sink import Sink
-from binlogd.errors import LateCommit, MissedCommit, OutOfOrder, PumpUnavailable, Stuck, Unavailable
+from binlogd.errors import (
+    BinlogdError,
+    LateCommit,
+    MissedCommit,
+    OutOfOrder,
+    PumpUnavailable,
+    Stuck,
+    Unavailable,
+)
 from binlogd.ports import BinlogSource, Sources
 from binlogd.tso import Tso
+from binlogd.wire import peek
 
 ASKED_MAX = 8
 """Sessions in a row that ask a source in vain: a minute, with the waits between them."""
+ASK_S = 15.0
+"""For one answer; that of a source which stands at the commit is there at once."""
 
 _BY_TIME = attrgetter("commit_ts")
 
@@ -57,7 +76,7 @@ class KnownLateCommits:
 
     def __init__(self, local: UndecidedLateCommits | None) -> None:
         self._local = local
-        self._told: dict[Late, MissedCommit] = {}
+        self._pulled: dict[Late, MissedCommit] = {}
         self._asked = 0
 
     def told(self, error: MissedCommit) -> Stuck | OutOfOrder:
@@ -66,7 +85,7 @@ class KnownLateCommits:
         late = [Late(source, Tso(start_ts), Tso(ts)) for source, start_ts, ts in error.late]
         if not late:
             return error
-        self._told.update(dict.fromkeys(late, error))
+        self._pulled.update(dict.fromkeys(late, error))
         return OutOfOrder(*late[0])
 
     def came(self) -> OutOfOrder | None:
@@ -98,7 +117,7 @@ class KnownLateCommits:
             dealt_with = {each.commit_ts for each in found} - lacking
             if dealt_with:
                 log.info("late_commits_dealt_with", count=len(dealt_with), left=len(left))
-                self._told = {late: of for late, of in self._told.items() if late in left}
+                self._pulled = {late: of for late, of in self._pulled.items() if late in left}
                 if self._local is not None:
                     await self._local.resolve(dealt_with)
             if left:
@@ -106,7 +125,7 @@ class KnownLateCommits:
         self._asked = 0
 
     def _found(self) -> list[Late]:
-        return [*self._told, *(self._local.unresolved() if self._local is not None else ())]
+        return [*self._pulled, *(self._local.unresolved() if self._local is not None else ())]
 
     async def _lacking(
         self, late: list[Late], sources: Sequence[BinlogSource]
@@ -134,9 +153,54 @@ class KnownLateCommits:
                 f" {first.source} has too late, came by another Pump is not known: {silent}"
             )
         self._asked = 0
-        told, self._told = self._told, {}  # who resumes after this goes on without them
+        pulled, self._pulled = self._pulled, {}  # who resumes goes on without them
         unless = f", unless it came by another Pump ({silent})" if silent else ""
         for late in left:
-            if late in told:
-                return MissedCommit(told[late].told + unless)
+            if late in pulled:
+                return MissedCommit(pulled[late].told + unless)
         return LateCommit(*first, others_like_it(len(left) - 1) + unless)
+
+
+async def members(sources: Sources | Sequence[BinlogSource]) -> Sequence[BinlogSource]:
+    """Who is in the merge now; nobody else may watch meanwhile."""
+    if isinstance(sources, Sequence):
+        return sources
+    async with aclosing(sources.watch()) as lists:
+        async for listed in lists:
+            return [member.source for member in listed]
+    return ()
+
+
+async def has_come(
+    late: Late, others: Sequence[BinlogSource], own: BinlogSource | None, silent: dict[str, str]
+) -> bool:
+    """Whether one of the others has it: of the same start_ts and commit_ts, and with the same rows
+    or DDL. `silent`: sources that give no answer, and why; each is waited for once."""
+    for other in others:
+        found = await _digest(other, late, silent)
+        if found and own is not None and found == await _digest(own, late, silent):
+            return True
+    return False
+
+
+async def _digest(source: BinlogSource, late: Late, silent: dict[str, str]) -> bytes:
+    """Of rows and DDL, since they may be large; empty where there is no such transaction."""
+    if source.name in silent:
+        return b""
+    try:
+        async with (
+            asyncio.timeout(ASK_S),
+            aclosing(source.pull(Tso(late.commit_ts - 1))) as batches,
+        ):
+            async for pulled in batches:
+                for each in pulled.binlogs:
+                    if (each.start_ts, each.commit_ts) == (late.start_ts, late.commit_ts):
+                        value, *ddl = peek.body(each.payload)
+                        digest = hashlib.sha256(value)
+                        digest.update(repr(ddl).encode())
+                        return digest.digest()
+                if pulled.resolved_ts >= late.commit_ts:
+                    break
+    except (BinlogdError, TimeoutError) as error:
+        silent[source.name] = str(error) or f"{source.name} gave no answer in {ASK_S:g} s"
+    return b""

@@ -6,16 +6,15 @@ Source: tidb-binlog drainer/metrics.go.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from binlogd.binlog import Pulled
 from binlogd.drainer.slow import SlowTransactions
 from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.ports import BinlogSource, Clock, Member, Sources
 from binlogd.status import BusyTable, SubmittedDdl
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
+from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.tso import Tso, physical_ms
 
 _SECONDS = doubling(0.00005, 18)
@@ -24,10 +23,9 @@ _BINLOG_SIZES, _FILE_SIZES = 25, 20
 DDLS_KEPT = 20
 TABLES_COUNTED_MAX = 512
 """Of more, those with the fewest rows are forgotten, and begin at none again."""
-TABLES_TOLD = 10
+TABLES_SHOWN = 10
 _STATEMENT_CHARS_MAX = 1_000
-_KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
-"""Bytes of `Mutation.sequence`."""
+_KINDS = {"Insert": INSERT, "Update": UPDATE, "Delete": DELETE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +106,7 @@ class DrainerMeasures:
         for txn in txns:
             if isinstance(txn, Dml):
                 for change in txn.changes:
-                    name = f"{change.table.database}.{change.table.info.name}"
-                    self._tables[name] += len(change.mutation.sequence)
+                    self._tables[change.table.label] += len(change.mutation.sequence)
                     for kind, byte in _KINDS.items():
                         self._events[kind] += change.mutation.sequence.count(byte)
             elif isinstance(txn, Ddl):
@@ -147,45 +144,5 @@ class DrainerMeasures:
             read_sizes={name: each.statistics() for name, each in self._read_size.items()},
             relay=self.relay.statistics(),
             ddls=tuple(self._ddls),
-            busy_tables=tuple(BusyTable(*each) for each in self._tables.most_common(TABLES_TOLD)),
+            busy_tables=tuple(BusyTable(*each) for each in self._tables.most_common(TABLES_SHOWN)),
         )
-
-
-class MeasuredSources:
-    """`Sources` whose binlogs are counted on their way."""
-
-    def __init__(self, sources: Sources, measures: DrainerMeasures, clock: Clock) -> None:
-        self._sources, self._measures, self._clock = sources, measures, clock
-        self._known: dict[str, _Measured] = {}
-
-    async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
-        """See Sources. A source that is the same one stays the same object."""
-        async with aclosing(self._sources.watch()) as lists:
-            async for members in lists:
-                yield [replace(member, source=self._measured(member.source)) for member in members]
-
-    def _measured(self, source: BinlogSource) -> BinlogSource:
-        known = self._known.get(source.name)
-        if known is None or known.inner is not source:
-            known = self._known[source.name] = _Measured(source, self._count)
-        return known
-
-    def _count(self, source: str, pulled: Pulled) -> None:
-        self._measures.pulled(source, pulled, self._clock.wall_ms())
-
-
-class _Measured:
-    def __init__(self, inner: BinlogSource, count: Callable[[str, Pulled], None]) -> None:
-        self.inner, self._count = inner, count
-
-    @property
-    def name(self) -> str:
-        """See BinlogSource."""
-        return self.inner.name
-
-    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
-        """See BinlogSource."""
-        async with aclosing(self.inner.pull(after)) as batches:
-            async for pulled in batches:
-                self._count(self.name, pulled)
-                yield pulled

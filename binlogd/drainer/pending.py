@@ -132,13 +132,10 @@ class PendingTransactions(Generic[T]):
             txns_applied=self._txns_done,
             rows_applied=self._rows_done,
             ddls_applied=self._ddls_done,
-            lane_ts=(),
             txns_queued=len(self._items),
             rows_queued=self._rows,
             bytes_written=bytes_written,
-            retries=0,
             last_error=str(self._failure or ""),
-            is_safe_mode=False,
         )
 
     async def _wait(self) -> None:

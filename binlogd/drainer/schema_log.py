@@ -28,7 +28,7 @@ import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.errors import Corrupt, LogFailed
-from binlogd.host.disk import opened_again
+from binlogd.host.disk import disk_errors, opened_again
 from binlogd.log import record
 from binlogd.ports import AppendFile, Disk
 from binlogd.tidb.model import Job, job_from_json
@@ -116,12 +116,10 @@ class SchemaLog:
             if number % _APPLIED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # tables by the thousand; the tracker waits for us
         snapshot_header = record.header_for(sum(map(len, pieces)), checksum)
-        try:
+        with disk_errors(path):
             await self._disk.remove([self._path(base) for base in self._bases if base >= base_ts])
             self._file = await self._disk.open_append(path, create=True)
             await self._file.append([record.encode(head), snapshot_header, *pieces], sync=True)
-        except OSError as error:
-            raise LogFailed(path, error) from error
         self._snapshot_bytes = self._file.size
         self._bases = [*(base for base in self._bases if base < base_ts), base_ts]
         self._last_ts = base_ts
@@ -136,10 +134,8 @@ class SchemaLog:
         fresh = [event for event in events if event.commit_ts > self._last_ts]
         if not fresh:
             return False
-        try:
+        with disk_errors(self._directory):
             await self._file.append([record.encode(msgspec.json.encode(fresh))], sync=True)
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
         self._last_ts = Tso(fresh[-1].commit_ts)
         added = self._file.size - self._snapshot_bytes
         return added > max(_EVENTS_BYTES_MIN, self._snapshot_bytes)
@@ -150,10 +146,8 @@ class SchemaLog:
         gone = reached[:-1]
         if not gone:
             return
-        try:
+        with disk_errors(self._directory):
             await self._disk.remove([self._path(base) for base in gone])
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
         self._bases = [base for base in self._bases if base not in gone]
 
     async def close(self) -> None:

@@ -47,8 +47,9 @@ from binlogd.errors import (
     Stuck,
     Unavailable,
 )
+from binlogd.host.clock import is_set_within
 from binlogd.merge.merge import MergeStatistics
-from binlogd.merge.stream import MergedStream, MergeLimits, merged
+from binlogd.merge.stream import MergedStream, MergeLimits, OnPulled, merged
 from binlogd.ports import BinlogSource, Sources
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayStatistics, RelayWriter
@@ -111,6 +112,8 @@ class DrainerPorts:
     table_filter: TableFilter
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
+    on_pulled: OnPulled | None = None
+    """Told what each source gave, by its name."""
     measures: DrainerMeasures = field(default_factory=DrainerMeasures)
     late: late_commits.UndecidedLateCommits | None = None
     """Of the Pump in this process; a remote one tells by MissedCommit."""
@@ -270,7 +273,8 @@ class Session:
         if self._sink.applied_ts() < after:  # it begins at an initial-commit-ts
             await self._queue.put([Skip(after)])
         try:
-            async with merged(self._ports.sources, after, self._options.merge) as stream:
+            ports, limits = self._ports, self._options.merge
+            async with merged(ports.sources, after, limits, ports.on_pulled) as stream:
                 self._stream = stream
                 if self._is_stopping:
                     stream.stop()
@@ -509,10 +513,7 @@ class Session:
     async def _follow(self) -> None:
         """Saves the checkpoint behind what is applied, until the session is over."""
         while not self._is_over.is_set():
-            try:
-                async with asyncio.timeout(self._options.checkpoint_interval_s):
-                    await self._is_over.wait()
-            except TimeoutError:
+            if not await is_set_within(self._is_over, self._options.checkpoint_interval_s):
                 await self._save_if_moved()
             if self._fault is not None:
                 raise self._fault

@@ -43,19 +43,18 @@ class RowNotFoundRule(Enum):
 class SinkStatistics:
     """Counters since the sink was made, and how it stands now."""
 
-    applied_ts: Tso
-    txns_applied: int
-    rows_applied: int
-    ddls_applied: int
-    lane_ts: tuple[Tso, ...]
+    applied_ts: Tso = NO_TS
+    txns_applied: int = 0
+    rows_applied: int = 0
+    ddls_applied: int = 0
+    lane_ts: tuple[Tso, ...] = ()
     """Progress of each lane; empty for a sink without lanes."""
-    txns_queued: int
-    rows_queued: int
-    bytes_written: int
-    retries: int
-    last_error: str
+    txns_queued: int = 0
+    rows_queued: int = 0
+    bytes_written: int = 0
+    retries: int = 0
+    last_error: str = ""
     """"" while all is well."""
-    is_safe_mode: bool
     retries_by_kind: Mapping[str, int] = field(default_factory=dict)
     """`retries` by what was in the way: contention, connection, read-only, no-room."""
     query_seconds: Mapping[str, HistogramStatistics] = field(default_factory=dict)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from binlogd.binlog import Pulled
 from binlogd.drainer.txn import Ddl, Dml, Txn
+from binlogd.host.clock import is_set_within
 from binlogd.ports import Clock
 from binlogd.telemetry.traces import SlowTransaction, Traces, TraceSpan
 from binlogd.tso import Tso, physical_ms
@@ -53,9 +53,7 @@ class SlowTransactions:
         self._given.clear()
         while not is_over.is_set():
             self.applied(applied_ts())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(EVERY_S):
-                    await is_over.wait()
+            await is_set_within(is_over, EVERY_S)
 
     def pulled(self, pulled: Pulled, wall_ms: int) -> None:
         """A source gave binlogs: what they waited for before that was their own Pump."""
@@ -107,10 +105,8 @@ def _attributes(txn: Dml | Ddl) -> dict[str, str | int | Sequence[str]]:
     if isinstance(txn, Ddl):
         tables, rows = [f"{txn.database}.{txn.table}"], 0
     else:
-        named = [
-            f"{each.table.database}.{each.table.info.name}" for each in txn.changes[:_TABLES_MAX]
-        ]
-        tables, rows = named, txn.row_count
+        tables = [each.table.label for each in txn.changes[:_TABLES_MAX]]
+        rows = txn.row_count
     return {
         "binlogd.start_ts": txn.start_ts,
         "binlogd.commit_ts": txn.commit_ts,

@@ -59,8 +59,13 @@ def float_literal(value: float) -> bytes:
 
 def renderer(column: Column) -> Callable[[Value], bytes]:
     """A function from a value of the column to its literal."""
-    introducer = b"_binary'" if column.is_binary else b"'"
-    is_bare = column.field_type.tp == Tp.NEW_DECIMAL
+    is_decimal = column.field_type.tp == Tp.NEW_DECIMAL
+    return renderer_of(is_binary=column.is_binary, is_decimal=is_decimal)
+
+
+def renderer_of(*, is_binary: bool, is_decimal: bool) -> Callable[[Value], bytes]:
+    """The same where bytes are no text, or text is that of a DECIMAL."""
+    introducer = b"_binary'" if is_binary else b"'"
 
     def literal(value: Value) -> bytes:
         if value is None:
@@ -71,7 +76,7 @@ def renderer(column: Column) -> Callable[[Value], bytes]:
             return introducer + escaped(value) + b"'"
         if isinstance(value, float):
             return float_literal(value)
-        return value.encode() if is_bare else text(value)
+        return value.encode() if is_decimal else text(value)
 
     return literal
 
@@ -112,17 +117,8 @@ def delete_tail(keys: Sequence[bytes]) -> bytes:
     return b"," + keys[0] + b")" if len(keys) == 1 and keys[0].startswith(b"(") else b")"
 
 
-def delete_one(table: bytes, key: Sequence[str], literal: bytes) -> bytes:
-    """`DELETE FROM t WHERE a = 1 AND b = 2 LIMIT 1` of a key as `tuple_of` makes it."""
-    return b"DELETE FROM " + table + _where_key(key, literal) + b" LIMIT 1"
-
-
-def exists_one(table: bytes, key: Sequence[str], literal: bytes) -> bytes:
-    """An expression: whether there is a row of this key, as `delete_one` finds it."""
-    return b"EXISTS (SELECT 1 FROM " + table + _where_key(key, literal) + b")"
-
-
-def _where_key(key: Sequence[str], literal: bytes) -> bytes:
+def where_key(key: Sequence[str], literal: bytes) -> bytes:
+    """` WHERE a = 1 AND b = 2`, of a key as `tuple_of` makes it."""
     values = [literal] if len(key) == 1 else _IN_TUPLE.findall(literal[1:-1])
     pairs = (ident(name) + b" = " + value for name, value in zip(key, values, strict=True))
     return b" WHERE " + b" AND ".join(pairs)
@@ -145,9 +141,13 @@ def equals(column: Column, literal: bytes, *, is_json: bool = False) -> bytes:
     if is_json:
         return name + b" = CAST(" + literal + b" AS JSON)"
     plain = compared(column) + b" = " + literal
-    if literal.startswith(b"'") and column.field_type.tp in STRING_TYPES:
-        plain += b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
-    return plain
+    is_text = literal.startswith(b"'") and column.field_type.tp in STRING_TYPES
+    return plain + as_bytes(name, literal) if is_text else plain
+
+
+def as_bytes(name: bytes, literal: bytes) -> bytes:
+    """The end of a condition: text has the bytes of the literal, whatever its collation says."""
+    return b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
 
 
 def compared(column: Column) -> bytes:

@@ -16,9 +16,7 @@ from binlogd.status import (
     SourceStatus,
     TrashStatus,
 )
-from binlogd.tso import NO_TS, Tso, behind_s
-
-_NO_SINK = SinkStatistics(NO_TS, 0, 0, 0, (), 0, 0, 0, 0, "", is_safe_mode=False)
+from binlogd.tso import Tso, behind_s
 
 
 def drainer_status(
@@ -31,7 +29,7 @@ def drainer_status(
 ) -> DrainerStatus:
     """`newest` is the newest commit_ts that arrived anywhere; `node_state` is what operators have
     made of the Drainer."""
-    failed, sink = now.state is not DrainerState.RUNNING, now.sink or _NO_SINK
+    failed, sink = now.state is not DrainerState.RUNNING, now.sink or SinkStatistics()
     return DrainerStatus(
         state=now.state.value,
         node_id=node_id,

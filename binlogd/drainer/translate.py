@@ -14,11 +14,10 @@ from collections.abc import Iterable
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, refuse_untold
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, refuse_unlogged
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
-from binlogd.drainer.filtering.route import TableRouter
 from binlogd.drainer.late import followed, without_repeats
 from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Decoded, Dml, Skip, TableChange, Txn
 from binlogd.errors import (
@@ -31,7 +30,6 @@ from binlogd.errors import (
     UnsupportedDdl,
 )
 from binlogd.tidb.model import Job, TableAt
-from binlogd.tidb.moved_rows import is_hidden
 from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
 from binlogd.tso import Tso
 from binlogd.wire import peek
@@ -59,16 +57,12 @@ class Translator:
         trash: Trash | None = None,
     ) -> None:
         self._schema, self._filter = schema, table_filter
-        self._router = table_filter.routes
+        self.router = table_filter.routes
+        """How tables are called downstream."""
         self._replay = DdlReplay(dialect, schema, table_filter, trash)
         self._tables: dict[tuple[int, int], TableAt] = {}
         """Answers of the schema about tables that are replicated, by id and schema version."""
         self._as_of = schema.changes
-
-    @property
-    def router(self) -> TableRouter:
-        """How tables are called downstream."""
-        return self._router
 
     def translate(self, decoded: Decoded) -> Txn:
         """Only the job of an ignored DDL may be missing.
@@ -105,8 +99,8 @@ class Translator:
             changes = self._kept(changes)
         if not changes:
             return Skip(commit_ts)
-        if self._router.has_rules:
-            changes = [TableChange(self._router.table(c.table), c.mutation) for c in changes]
+        if self.router.has_rules:
+            changes = [TableChange(self.router.table(c.table), c.mutation) for c in changes]
         return Dml(binlog.start_ts, commit_ts, schema_version, tuple(changes))
 
     def _changes(
@@ -119,7 +113,7 @@ class Translator:
             if table is None:
                 table = self._table_of(mutation.table_id, commit_ts, schema_version)
             if table is not None and mutation.sequence:
-                if table.info.partition_ids and is_hidden(table.info):
+                if table.info.partition_ids and table.info.has_hidden_id:
                     mutation = without_repeats(mutation)
                 changes.append(TableChange(table, mutation))
         return changes
@@ -143,8 +137,8 @@ class Translator:
             raise UnknownTable(table_id, commit_ts, schema_version)
         if not self._filter.replicates(table.database, table.info.name):
             return None
-        if self._router.has_rules:
-            self._router.claim(Named(table.database, table.info.name), self._exists)
+        if self.router.has_rules:
+            self.router.reserve(Named(table.database, table.info.name), self._exists)
         if len(self._tables) >= _TABLES_KEPT_MAX:
             self._tables.clear()
         self._tables[table_id, schema_version] = table
@@ -176,7 +170,7 @@ class Translator:
         replay = Replay(()) if isinstance(decision, Omit) else decision
         if reason and not effect.is_in_force:
             return Skip(commit_ts, reason)
-        name = self._router.name(effect.name)
+        name = self.router.name(effect.name)
         return Ddl(
             start_ts=binlog.start_ts,
             commit_ts=commit_ts,
@@ -192,18 +186,18 @@ class Translator:
             rewrites=effect.rewrites,
             before=effect.before,
             reason=reason,
-            created=tuple(map(self._router.name, effect.created)),
+            created=tuple(map(self.router.name, effect.created)),
             renamed=tuple(
-                (self._router.name(old), self._router.name(new)) for old, new in effect.renamed
+                (self.router.name(old), self.router.name(new)) for old, new in effect.renamed
             ),
-            is_qualified=self._router.has_rules,
+            is_qualified=self.router.has_rules,
         )
 
     def _decision(self, event: DdlEvent) -> Replay | Omit:
         """Whether and how it is executed. Raises UnsupportedDdl."""
         if self._filter.ignores_transaction(event.commit_ts):
             return Omit(BY_DECISION)
-        refuse_untold(event)
+        refuse_unlogged(event)
         if not self._filter.executes_ddl:
             return Omit(NO_DDL)
         loop = self._filter.loop
@@ -213,7 +207,7 @@ class Translator:
         text = event.job.query or event.query
         if self._filter.events.ignores_ddl(name.database, name.table, text):
             return Omit("binlog-filter-rule")
-        if self._router.has_rules:
+        if self.router.has_rules:
             self._claim(event.effect)
         try:
             return self._replay.of(event)
@@ -225,7 +219,7 @@ class Translator:
         for name in (*effect.created, *(new for _, new in effect.renamed), effect.name):
             is_there = name.table and self._exists(name)
             if is_there and self._filter.replicates(name.database, name.table):
-                self._router.claim(name, self._exists)
+                self.router.reserve(name, self._exists)
 
     def _exists(self, name: Named) -> bool:
         return self._schema.find(name.database, name.table) == name

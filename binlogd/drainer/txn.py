@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from binlogd.binlog import CommittedBinlog
+from binlogd.tidb.kinds import RECOVERIES
 from binlogd.tidb.model import ActionType, Job, Table, TableAt
 from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
@@ -26,8 +27,6 @@ BY_HAND = frozenset({BY_DECISION, NO_DDL})
 _OF_THE_DATABASE_ITSELF = frozenset(
     {ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA, ActionType.RECOVER_SCHEMA}
 )
-
-_TAKES_BACK = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
@@ -99,7 +98,7 @@ class Ddl:
     @property
     def takes_back(self) -> bool:
         """Whether it brings rows back out of the trash: what is missing there is not forgiven."""
-        return bool(self.targets) and self.job.type in _TAKES_BACK
+        return bool(self.targets) and self.job.type in RECOVERIES
 
     def target(self, step: int) -> Named:
         """What a statement changes."""
@@ -113,8 +112,8 @@ class Ddl:
     @property
     def session_database(self) -> str:
         """The database to USE before executing; "" for none, where it need not be there."""
-        is_told = self.is_qualified or self.job.type in _OF_THE_DATABASE_ITSELF
-        return "" if is_told else self.database
+        is_named = self.is_qualified or self.job.type in _OF_THE_DATABASE_ITSELF
+        return "" if is_named else self.database
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from binlogd.errors import ConfigError, Unavailable
+from binlogd.errors import ConfigError, LogFailed, Unavailable
 from binlogd.host.threads import Threads
 from binlogd.ports import AppendFile, Disk, DiskLock, Space
 
@@ -502,3 +502,12 @@ def _lock(path: Path) -> int:
 def _close(descriptor: int) -> None:
     with contextlib.suppress(OSError):
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path | str) -> Iterator[None]:
+    """What a disk refuses in the block is raised as LogFailed of `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise LogFailed(path, error) from error

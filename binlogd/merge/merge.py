@@ -86,14 +86,15 @@ class Merge:
 
     def __init__(self, names: Iterable[str], after: Tso) -> None:
         self._sources = {name: _Source(after) for name in names}
-        self._resolved_ts = self._newest_ts = after
+        self.popped_ts = self._newest_ts = after
+        """Up to where everything was popped."""
         self._duplicates = 0
 
     def join(self, name: str) -> Tso:
         """Takes in a source; what it is to deliver lies above the returned commit_ts."""
         known = self._sources.get(name)
         if known is None:
-            known = self._sources[name] = _Source(self._resolved_ts)
+            known = self._sources[name] = _Source(self.popped_ts)
         known.is_leaving = False
         return known.resolved_ts
 
@@ -124,7 +125,7 @@ class Merge:
     def pop(self) -> Pulled | None:
         """Everything up to the smallest promise of all sources; None when that has not moved."""
         up_to = self._smallest_promise()
-        if up_to <= self._resolved_ts:
+        if up_to <= self.popped_ts:
             return None
         gathered: list[CommittedBinlog] = []
         holders = 0
@@ -136,13 +137,8 @@ class Merge:
             gathered.sort(key=_BY_TIME)  # k sorted runs: the sort merges them
         self._forget_the_gone()
         binlogs = self._without_repeats(gathered)
-        self._resolved_ts = up_to
+        self.popped_ts = up_to
         return Pulled(binlogs, up_to)
-
-    @property
-    def popped_ts(self) -> Tso:
-        """Up to where it was popped."""
-        return self._resolved_ts
 
     def bytes_waiting(self, name: str) -> int:
         """Payload bytes of a source that wait for the others."""
@@ -155,7 +151,7 @@ class Merge:
     def statistics(self) -> MergeStatistics:
         """How it stands; cheap."""
         return MergeStatistics(
-            resolved_ts=self._resolved_ts,
+            resolved_ts=self.popped_ts,
             duplicates_dropped=self._duplicates,
             blocking=self.blocking,
             sources=tuple(

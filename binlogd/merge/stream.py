@@ -15,7 +15,7 @@ Source: tidb-binlog drainer/collector.go, drainer/pump.go (1 s between attempts,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -28,6 +28,8 @@ from binlogd.ports import BinlogSource, Member, Sources, SourceState
 from binlogd.tso import Tso
 
 TROUBLE_LOGGED_EVERY_S = 10.0
+
+OnPulled = Callable[[str, Pulled], None]
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +75,11 @@ class _Puller:
 class MergedStream:
     """Batches in commit_ts order; made by `merged`, for one reader."""
 
-    def __init__(self, after: Tso, limits: MergeLimits, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, after: Tso, limits: MergeLimits, group: asyncio.TaskGroup, on_pulled: OnPulled | None
+    ) -> None:
         self._merge = Merge((), after)
-        self._limits = limits
-        self._group = group
+        self._limits, self._group, self._on_pulled = limits, group, on_pulled
         self._clock = asyncio.get_running_loop().time
         self._pullers: dict[str, _Puller] = {}
         self._pushed = asyncio.Event()
@@ -254,6 +257,8 @@ class MergedStream:
             is_large = False
             async for pulled in batches:
                 promised, puller.trouble = self._merge.resolved_ts(name), ""
+                if self._on_pulled is not None:
+                    self._on_pulled(name, pulled)
                 self._merge.push(name, pulled)
                 if self._merge.resolved_ts(name) > promised:  # not that it is there, and no more
                     puller.heard_at_s = self._clock()
@@ -293,18 +298,21 @@ class MergedStream:
 
 @asynccontextmanager
 async def merged(
-    sources: Sources | Sequence[BinlogSource], after: Tso, limits: MergeLimits | None = None
+    sources: Sources | Sequence[BinlogSource],
+    after: Tso,
+    limits: MergeLimits | None = None,
+    on_pulled: OnPulled | None = None,
 ) -> AsyncIterator[MergedStream]:
     """`async with merged(sources, after) as stream: async for pulled in stream: ...`
 
     Everything committed after `after`. A context, because the tasks that pull must end with the
-    reader. Raises, from the iteration, Corrupt of the first source that fails, and Unavailable
-    where that is not waited out.
+    reader. `on_pulled` is told what a source gave, by its name. Raises, from the iteration, Corrupt
+    of the first source that fails, and Unavailable where that is not waited out.
     """
     listed = FixedSources(sources) if isinstance(sources, Sequence) else sources
     raised: BinlogdError | None = None
     async with asyncio.TaskGroup() as group:
-        stream = MergedStream(after, limits or MergeLimits(), group)
+        stream = MergedStream(after, limits or MergeLimits(), group, on_pulled)
         following = group.create_task(stream.follow(listed), name="follow sources")
         try:
             yield stream

@@ -35,7 +35,7 @@ from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.schema_registry import RegistryOptions, SchemaRegistry
 from binlogd.drainer.kafka.sink import KafkaSink
-from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
+from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import MySqlStore
@@ -48,9 +48,9 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import RowNotFoundRule, Sink
 from binlogd.drainer.slow import SlowTransactions
 from binlogd.drainer.sqlite.sink import SqliteSink
-from binlogd.errors import ConfigError, LogFailed
+from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
-from binlogd.host.disk import PosixDisk
+from binlogd.host.disk import PosixDisk, disk_errors
 from binlogd.node.membership import Identity
 from binlogd.node.replication import FirstContact, Replication
 from binlogd.pump.pump import Pump, PumpOptions
@@ -107,7 +107,7 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
     """
     given = setup.config.node_id
     kept = setup.data_dir / _NODE_FILE
-    try:
+    with disk_errors(kept):
         sizes = await disk.sizes(setup.data_dir)
         if kept.name in sizes:
             (text,) = await disk.read(kept, [(0, sizes[kept.name])])
@@ -126,8 +126,6 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
             return given
         name = f"{socket.gethostname()}:{listen_address(setup.config.addr)[1]}"
         await disk.write_whole(kept, name.encode())
-    except OSError as error:
-        raise LogFailed(kept, error) from error
     return name
 
 
@@ -503,7 +501,8 @@ def make_drainer(
         client_tls(setup),
     )
     ports = DrainerPorts(
-        sources=MeasuredSources(pumps, measures, clock),
+        sources=pumps,
+        on_pulled=lambda name, pulled: measures.pulled(name, pulled, clock.wall_ms()),
         measures=measures,
         history=upstream.history,
         make_sink=lambda: make_sink(

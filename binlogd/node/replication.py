@@ -21,6 +21,7 @@ import structlog
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.drainer import Drainer, DrainerState, DrainerStatistics
 from binlogd.errors import ConfigError, Failure, Refused, Unavailable, Unforeseen
+from binlogd.host.clock import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.telemetry.faults import apart, unforeseen
 
@@ -201,11 +202,7 @@ class Replication:
         self._faults += 1
         wait_s = self._backoff.next_s()
         log.error("replication_stuck", cause=str(fault), wait_s=wait_s)
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._asked.wait()
-        except TimeoutError:
-            return
+        await is_set_within(self._asked, wait_s)
 
     async def end(self) -> None:
         """Ends `run`, after what was pulled is applied."""

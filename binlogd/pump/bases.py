@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from binlogd.errors import ConfigError, LogFailed
+from binlogd.errors import ConfigError
+from binlogd.host.disk import disk_errors
 from binlogd.log.checked_text import TEXT_BYTES_MAX, checksummed, text_in
 from binlogd.ports import Disk
 from binlogd.pump.log.gc import Hold
@@ -37,35 +38,29 @@ class Bases:
         ConfigError for a name that is no file name, LogFailed.
         """
         self._check(name)
-        try:
+        with disk_errors(self._directory):
             await self._disk.make_directory(self._directory)
             await self._disk.write_whole(self._directory / name, checksummed(b"%d" % ts))
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
 
     async def withdraw(self, name: str) -> bool:
         """Nobody needs it any more; whether it was there. Raises ConfigError, LogFailed."""
         self._check(name)
-        try:
+        with disk_errors(self._directory):
             if name not in await self._names():
                 return False
             await self._disk.remove([self._directory / name])
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
         return True
 
     async def declared(self) -> Sequence[Hold]:
         """All of them by name. Raises ConfigError for a file that holds no timestamp, LogFailed."""
         holds = []
-        try:
+        with disk_errors(self._directory):
             for name in await self._names():
                 path = self._directory / name
                 content = await self._content(path)
                 if content is None:
                     continue
                 holds.append(Hold(name, _timestamp(path, content)))
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
         return holds
 
     async def _content(self, path: Path) -> bytes | None:

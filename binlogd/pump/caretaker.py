@@ -17,13 +17,13 @@ from pathlib import Path
 import structlog
 
 from binlogd.errors import ConfigError, Corrupt, Unavailable
+from binlogd.host.clock import is_set_within
 from binlogd.ports import Clock, Disk, Space
 from binlogd.pump.admission import Admission
 from binlogd.pump.bases import Bases
 from binlogd.pump.log.gc import GcPlan, Hold
 from binlogd.pump.reserve import Reserve
 from binlogd.pump.shard.shard import Shard
-from binlogd.pump.signal import is_set_within
 from binlogd.tso import Tso, compose, physical_ms
 
 log = structlog.get_logger(__name__)

@@ -26,6 +26,8 @@ from binlogd.errors import (
     RecordTooLarge,
     Unavailable,
 )
+from binlogd.host.clock import is_set_within
+from binlogd.host.disk import disk_errors
 from binlogd.log.directory import LOCK_FILE, pump_directory, shard_name
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import Place, ValuePointer
@@ -44,7 +46,6 @@ from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.pull import PullOptions, ShardSource
 from binlogd.pump.shard.rounds import Rounds
 from binlogd.pump.shard.shard import Shard, ShardOptions, ShardStatistics
-from binlogd.pump.signal import is_set_within
 from binlogd.pump.slow import SlowWrites
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
 from binlogd.telemetry.faults import answer_of
@@ -191,11 +192,9 @@ class Pump:
         Raises ConfigError when another process or another shard count has it, CorruptRecord when
         acknowledged bytes are damaged, LogFailed, DiskFull or IndexUnavailable.
         """
-        try:
+        with disk_errors(directory):
             await disk.make_directory(pump_directory(directory))
             lock = None if is_locked else await disk.lock(directory / LOCK_FILE)
-        except OSError as error:
-            raise LogFailed(directory, error) from error
         opened, rounds = list[Shard](), Rounds()
         try:
             await Bases(directory, disk).declared()  # one that does not read would stop all GC

@@ -20,10 +20,10 @@ from itertools import chain, islice
 import structlog
 
 from binlogd.errors import BinlogdError, Unavailable
+from binlogd.host.clock import is_set_within
 from binlogd.ports import OpenPrewrite, TxnStatus, TxnStatusSource
 from binlogd.pump.shard.shard import Shard
 from binlogd.pump.shard.sorter import Open
-from binlogd.pump.signal import is_set_within
 from binlogd.pump.verdict import AskAgain, Settle, Write, decide
 from binlogd.telemetry.faults import answer_of
 from binlogd.tso import Tso

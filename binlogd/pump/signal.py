@@ -23,13 +23,3 @@ class Signal:
         fired, self._next = self._next, None
         if fired is not None:
             fired.set()
-
-
-async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Waits at most `seconds`; whether the event is set then."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return event.is_set()
-    return True

@@ -22,7 +22,7 @@ from pathlib import Path
 import structlog
 
 from binlogd.errors import CorruptRelay, LogFailed
-from binlogd.host.disk import let_go, opened_again
+from binlogd.host.disk import disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Disk, DiskLock
 from binlogd.relay.frame import (
     FrameKind,
@@ -196,13 +196,11 @@ class RelayWriter:
         Raises LogFailed; the log is still good then, and the files go next time.
         """
         suffixes = deletable(self._files, saved_ts)
-        try:
+        with disk_errors(self._directory):
             for suffix in suffixes:  # one by one: a crash in between must not leave a gap
                 await self._disk.remove([self._path(suffix)])
                 self._files.pop(0)
                 self._collected += 1
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
         return len(suffixes)
 
     async def close(self) -> None:
@@ -210,11 +208,6 @@ class RelayWriter:
         file, self._file = self._file, None
         lock, self._lock = self._lock, None
         await let_go(file, lock)
-
-    @property
-    def last_ts(self) -> Tso:
-        """The last transaction that the log holds, or where it begins."""
-        return self._last_ts
 
     def statistics(self) -> RelayStatistics:
         """How it stands; cheap."""

@@ -122,10 +122,7 @@ def wanted_table(schema: SchemaTracker, request: ReadRequest) -> TypedTable:
 
 def key_ids(info: Table) -> tuple[int, ...]:
     """Ids of the columns of the primary key; of none, if a table has none."""
-    primary, handle = info.primary_index(), info.handle_column()
-    if primary is not None:
-        return tuple(info.columns[each.offset].id for each in primary.columns)
-    return () if handle is None else (handle.id,)
+    return tuple(each.id for each in info.primary_key())
 
 
 def typed_schema(wanted: TypedTable, types: TypeOptions) -> pa.Schema:

@@ -18,7 +18,7 @@ from binlogd.tidb.times import DURATION_SECONDS_MAX, ZERO_CLOCK, ZERO_DATE, dura
 Cast = Callable[[Value], Value]
 
 _SECOND = 1_000_000_000
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?: (\d\d:\d\d:\d\d(?:\.\d{1,6})?))?", re.ASCII)
+_DATETIME = re.compile(r"(\d{4}-\d\d-\d\d)(?: (\d\d:\d\d:\d\d(?:\.\d{1,6})?))?", re.ASCII)
 _CLOCK = re.compile(r"(-?)(\d{2,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
 
 
@@ -43,7 +43,7 @@ def to_date(old: Column, _new: Column) -> Cast | None:
     if source in (Family.DATE, Family.DATETIME):
         return lambda value: str(value)[:10]
     if source in STRINGS:
-        return lambda value: _day(*_moment(value))
+        return lambda value: _day(*_day_and_clock(value))
     return (lambda value: _counted(value)[:10]) if source is Family.INT else None
 
 
@@ -55,7 +55,7 @@ def to_datetime(old: Column, new: Column) -> Cast | None:
     if source is Family.DATETIME:
         return lambda value: with_fraction(str(value), fsp)
     if source in STRINGS:
-        return lambda value: with_fraction(" ".join(_moment(value)), fsp)
+        return lambda value: with_fraction(" ".join(_day_and_clock(value)), fsp)
     return (lambda value: with_fraction(_counted(value), fsp)) if source is Family.INT else None
 
 
@@ -78,10 +78,10 @@ def with_fraction(text: str, fsp: int) -> str:
     return rounded[: 19 + (fsp + 1 if fsp else 0)]
 
 
-def _moment(value: Value) -> tuple[str, str]:
+def _day_and_clock(value: Value) -> tuple[str, str]:
     """The day and the clock of a text that is written in full; others are read by many rules."""
     assert isinstance(value, bytes)
-    match = _MOMENT.fullmatch(value.decode().strip(" "))
+    match = _DATETIME.fullmatch(value.decode().strip(" "))
     if match is None:
         raise ValueError("no date in full")
     day, clock = match[1], match[2] or ZERO_CLOCK

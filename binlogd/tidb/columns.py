@@ -54,9 +54,8 @@ def reader_of(column: Column) -> Reader:
     """The reader of a column. The reader raises CorruptRow, or IndexError at the row's end."""
     convert = converter_of(column)
     family = _family(column)
-    if family is None:
-        return _odd_reader(convert)
-    return family.reader(convert, column.field_type.decimal)
+    other = _any_reader(convert)
+    return other if family is None else family.reader(other, column.field_type.decimal)
 
 
 def converter_of(column: Column) -> Converter:
@@ -79,29 +78,21 @@ def _same(value: Natural, _fsp: int) -> Value:
     return value
 
 
-def _to_signed(value: Natural, _fsp: int) -> Value:
+def _number(value: Natural) -> int:
     assert isinstance(value, int)
-    return as_signed(value)
+    return value
 
 
-def _to_unsigned(value: Natural, _fsp: int) -> Value:
-    assert isinstance(value, int)
-    return value & UINT64_MASK
+def _bits(value: Natural) -> int:
+    return _number(value) & UINT64_MASK
 
 
-def _to_date(value: Natural, _fsp: int) -> Value:
-    assert isinstance(value, int)
-    return date_text(value & UINT64_MASK)
-
-
-def _to_moment(value: Natural, fsp: int) -> Value:
-    assert isinstance(value, int)
-    return datetime_text(value & UINT64_MASK, fsp)
+def _to_datetime(value: Natural, fsp: int) -> Value:
+    return datetime_text(_bits(value), fsp)
 
 
 def _to_duration(value: Natural, fsp: int) -> Value:
-    assert isinstance(value, int)
-    return duration_text(value, fsp)
+    return duration_text(_number(value), fsp)
 
 
 def _to_json(value: Natural, _fsp: int) -> Value:
@@ -112,7 +103,9 @@ def _to_json(value: Natural, _fsp: int) -> Value:
 # --- readers ----------------------------------------------------------------------------
 
 
-def _odd_reader(convert: Converter) -> Reader:
+def _any_reader(convert: Converter) -> Reader:
+    """Of a datum with any flag."""
+
     def read(row: bytes, at: int) -> tuple[Value, int]:
         flag, value, at = read_datum(row, at)
         return (None if flag == NIL else convert(flag, value)), at
@@ -120,12 +113,10 @@ def _odd_reader(convert: Converter) -> Reader:
     return read
 
 
-def _signed_reader(convert: Converter, _fsp: int) -> Reader:
-    odd = _odd_reader(convert)
-
+def _signed_reader(other: Reader, _fsp: int) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != VARINT:
-            return odd(row, at)
+            return other(row, at)
         byte = row[at + 1]
         if byte < 0x80:
             return (byte >> 1) ^ -(byte & 1), at + 2
@@ -135,24 +126,20 @@ def _signed_reader(convert: Converter, _fsp: int) -> Reader:
     return read
 
 
-def _unsigned_reader(convert: Converter, _fsp: int) -> Reader:
-    odd = _odd_reader(convert)
-
+def _unsigned_reader(other: Reader, _fsp: int) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != UVARINT:
-            return odd(row, at)
+            return other(row, at)
         byte = row[at + 1]
         return (byte, at + 2) if byte < 0x80 else read_uvarint(row, at + 1)
 
     return read
 
 
-def _bytes_reader(convert: Converter, _fsp: int) -> Reader:
-    odd = _odd_reader(convert)
-
+def _bytes_reader(other: Reader, _fsp: int) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != COMPACT:
-            return odd(row, at)
+            return other(row, at)
         length = row[at + 1]
         if length < 0x80:
             at += 2
@@ -166,13 +153,12 @@ def _bytes_reader(convert: Converter, _fsp: int) -> Reader:
     return read
 
 
-def _float_reader(convert: Converter, _fsp: int) -> Reader:
-    odd = _odd_reader(convert)
+def _float_reader(other: Reader, _fsp: int) -> Reader:
     unpack_from = _F64.unpack_from
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != FLOAT or at + 9 > len(row):
-            return odd(row, at)
+            return other(row, at)
         # A number from zero up differs from its IEEE form in the top bit alone: it reads negated.
         value: float = unpack_from(row, at + 1)[0]
         if _MINUS_INFINITY < value <= 0.0 and row[at + 1] >= 0x80:
@@ -182,79 +168,71 @@ def _float_reader(convert: Converter, _fsp: int) -> Reader:
     return read
 
 
-def _decimal_reader(convert: Converter, _fsp: int) -> Reader:
-    odd = _odd_reader(convert)
-
+def _decimal_reader(other: Reader, _fsp: int) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        return odd(row, at) if row[at] != DECIMAL else read_decimal(row, at + 1)
+        return other(row, at) if row[at] != DECIMAL else read_decimal(row, at + 1)
 
     return read
 
 
-def _date_reader(convert: Converter, _fsp: int) -> Reader:
-    return _packed_reader(convert, _date_of)
+def _date_reader(other: Reader, _fsp: int) -> Reader:
+    return _packed_reader(other, _date_of)
 
 
-def _moment_reader(convert: Converter, fsp: int) -> Reader:
-    return _packed_reader(convert, _MOMENTS_OF[max(fsp, 0)])
+def _datetime_reader(other: Reader, fsp: int) -> Reader:
+    return _packed_reader(other, _DATETIMES_OF[max(fsp, 0)])
 
 
-def _packed_reader(convert: Converter, text_of: Callable[[bytes], tuple[str, int]]) -> Reader:
-    odd = _odd_reader(convert)
-
+def _packed_reader(other: Reader, text_of: Callable[[bytes], tuple[str, int]]) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != UVARINT:
-            return odd(row, at)
-        text, size = text_of(row[at + 1 : at + _MOMENT_BYTES])
+            return other(row, at)
+        text, size = text_of(row[at + 1 : at + _DATETIME_BYTES])
         return text, at + size
 
     return read
 
 
-_MOMENT_BYTES = 10
+_DATETIME_BYTES = 10
 """The flag and the varint of any time of the years 218 to 9999; longer ones are out of range."""
-_MOMENTS_KEPT = 4096
+_TEXTS_KEPT = 4096
 """Texts of times that are kept for the next row, for each number of fraction digits."""
 
 
-def _moments_of(fsp: int) -> Callable[[bytes], tuple[str, int]]:
+def _datetimes_of(fsp: int) -> Callable[[bytes], tuple[str, int]]:
     """From the varint of a packed time to its text and the size of the datum, kept a while."""
 
-    @lru_cache(maxsize=_MOMENTS_KEPT)
-    def moment_of(data: bytes) -> tuple[str, int]:
+    @lru_cache(maxsize=_TEXTS_KEPT)
+    def datetime_of(data: bytes) -> tuple[str, int]:
         packed, end = read_uvarint(data, 0)
         return datetime_text(packed, fsp), end + 1
 
-    return moment_of
+    return datetime_of
 
 
-@lru_cache(maxsize=_MOMENTS_KEPT)
+@lru_cache(maxsize=_TEXTS_KEPT)
 def _date_of(data: bytes) -> tuple[str, int]:
     packed, end = read_uvarint(data, 0)
     return date_text(packed), end + 1
 
 
-_MOMENTS_OF = tuple(_moments_of(fsp) for fsp in range(7))
+_DATETIMES_OF = tuple(_datetimes_of(fsp) for fsp in range(7))
 
 
-def _duration_reader(convert: Converter, fsp: int) -> Reader:
-    odd = _odd_reader(convert)
-
+def _duration_reader(other: Reader, fsp: int) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != VARINT:
-            return odd(row, at)
+            return other(row, at)
         raw, at = read_uvarint(row, at + 1)
         return duration_text((raw >> 1) ^ -(raw & 1), fsp), at
 
     return read
 
 
-def _json_reader(convert: Converter, _fsp: int) -> Reader:
-    odd = _odd_reader(convert)
-
+def _json_reader(other: Reader, _fsp: int) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != JSON:
-            return odd(row, at)
+            return other(row, at)
         end = json_end(row, at + 1)
         return json_text(row[at + 1 : end]), end
 
@@ -265,23 +243,26 @@ def _json_reader(convert: Converter, _fsp: int) -> Reader:
 
 
 class _Family(NamedTuple):
-    """How a form is read; both functions get the column's fraction digits."""
+    """How a form is read; both functions get the column's fraction digits, and the reader the one
+    for datums with another flag."""
 
     flags: frozenset[int]
     step: Callable[[Natural, int], Value]
-    reader: Callable[[Converter, int], Reader]
+    reader: Callable[[Reader, int], Reader]
 
 
 _INTEGER_FLAGS = frozenset[int]({Flag.INT, Flag.UINT, Flag.VARINT, Flag.UVARINT})
 _DURATION_FLAGS = frozenset[int]({Flag.INT, Flag.DURATION, Flag.VARINT})
 _FAMILIES: dict[Form, _Family] = {
-    Form.SIGNED: _Family(_INTEGER_FLAGS, _to_signed, _signed_reader),
-    Form.UNSIGNED: _Family(_INTEGER_FLAGS, _to_unsigned, _unsigned_reader),
+    Form.SIGNED: _Family(
+        _INTEGER_FLAGS, lambda value, _: as_signed(_number(value)), _signed_reader
+    ),
+    Form.UNSIGNED: _Family(_INTEGER_FLAGS, lambda value, _: _bits(value), _unsigned_reader),
     Form.BYTES: _Family(frozenset({Flag.BYTES, Flag.COMPACT_BYTES}), _same, _bytes_reader),
     Form.FLOAT: _Family(frozenset({Flag.FLOAT}), _same, _float_reader),
     Form.DECIMAL: _Family(frozenset({Flag.DECIMAL}), _same, _decimal_reader),
-    Form.DATE: _Family(_INTEGER_FLAGS, _to_date, _date_reader),
-    Form.MOMENT: _Family(_INTEGER_FLAGS, _to_moment, _moment_reader),
+    Form.DATE: _Family(_INTEGER_FLAGS, lambda value, _: date_text(_bits(value)), _date_reader),
+    Form.DATETIME: _Family(_INTEGER_FLAGS, _to_datetime, _datetime_reader),
     Form.DURATION: _Family(_DURATION_FLAGS, _to_duration, _duration_reader),
     Form.JSON: _Family(frozenset({Flag.JSON}), _to_json, _json_reader),
 }

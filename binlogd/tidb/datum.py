@@ -205,10 +205,6 @@ def skip_datum(data: bytes, at: i64) -> i64:
     return end
 
 
-def _read_nil(_data: bytes, at: int) -> tuple[None, int]:
-    return None, at
-
-
 def _read_json(data: bytes, at: int) -> tuple[bytes, int]:
     end = json_end(data, at)
     return data[at:end], end
@@ -222,7 +218,7 @@ def _read_vector(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 _READERS: dict[int, Callable[[bytes, int], tuple[Natural, int]]] = {
-    Flag.NIL: _read_nil,
+    Flag.NIL: lambda _, at: (None, at),
     Flag.BYTES: read_memcomparable,
     Flag.COMPACT_BYTES: read_compact_bytes,
     Flag.INT: read_comparable_int,

@@ -17,7 +17,7 @@ from binlogd.errors import CorruptRow
 from binlogd.tidb.columns import Value, single
 from binlogd.tidb.jsonb import json_bytes, json_text
 from binlogd.tidb.kinds import STRING_TYPES, Tp
-from binlogd.tidb.layout import INTEGER_TYPES, MOMENT_TYPES
+from binlogd.tidb.layout import DATETIME_TYPES, INTEGER_TYPES
 from binlogd.tidb.model import Column, Scalar
 from binlogd.tidb.times import (
     ZERO_CLOCK,
@@ -45,7 +45,7 @@ def zero_value(column: Column) -> Value:
         return "[]"
     if kind.tp in STRING_TYPES:
         return bytes(kind.flen) if _is_padded(column) else b""
-    if kind.tp in MOMENT_TYPES:
+    if kind.tp in DATETIME_TYPES:
         return f"{ZERO_DATE} {ZERO_CLOCK}{fraction_text(0, kind.decimal)}"
     return _ZEROS[kind.tp](max(kind.decimal, 0)) if kind.tp in _ZEROS else 0
 
@@ -179,20 +179,8 @@ def _member(elems: Sequence[str], name: str) -> int:
     raise ValueError(f"no member of {', '.join(elems)}")
 
 
-def _date(_column: Column, text: str) -> Value:
-    return date_text(packed_time(text or ZERO_DATE))
-
-
-def _moment(column: Column, text: str) -> Value:
+def _datetime(column: Column, text: str) -> Value:
     return datetime_text(packed_time(text or ZERO_DATE), column.field_type.decimal)
-
-
-def _duration(column: Column, text: str) -> Value:
-    return duration_text(duration_ns(text or ZERO_CLOCK), column.field_type.decimal)
-
-
-def _json(_column: Column, text: str) -> Value:
-    return json_text(json_bytes(text or "null"))
 
 
 _FORMS: dict[int, Callable[[Column, str], Value]] = {
@@ -202,10 +190,12 @@ _FORMS: dict[int, Callable[[Column, str], Value]] = {
     Tp.BIT: _bit,
     Tp.ENUM: _enum,
     Tp.SET: _set,
-    Tp.DATE: _date,
-    Tp.DATETIME: _moment,
-    Tp.TIMESTAMP: _moment,
-    Tp.NEWDATE: _moment,
-    Tp.DURATION: _duration,
-    Tp.JSON: _json,
+    Tp.DATE: lambda _, text: date_text(packed_time(text or ZERO_DATE)),
+    Tp.DATETIME: _datetime,
+    Tp.TIMESTAMP: _datetime,
+    Tp.NEWDATE: _datetime,
+    Tp.DURATION: lambda column, text: duration_text(
+        duration_ns(text or ZERO_CLOCK), column.field_type.decimal
+    ),
+    Tp.JSON: lambda _, text: json_text(json_bytes(text or "null")),
 }

@@ -129,7 +129,7 @@ def _row_id(handle: int | None) -> int:
 
 
 def _tail(table: Table, handle: int | None) -> bytes:
-    if table.pk_is_handle or table.is_common_handle:
+    if not table.has_hidden_id:
         return b""
     return _integer(Flag.VARINT, ROWID) + _integer(Flag.VARINT, _row_id(handle))
 
@@ -210,16 +210,8 @@ def _decimal(column: Column, value: Value) -> bytes:
     return bytes((Flag.DECIMAL,)) + decimal_bytes(_text(value), kind.flen, max(kind.decimal, 0))
 
 
-def _moment(_column: Column, value: Value) -> bytes:
+def _datetime(_column: Column, value: Value) -> bytes:
     return _integer(Flag.UVARINT, packed_time(_text(value)))
-
-
-def _duration(_column: Column, value: Value) -> bytes:
-    return _integer(Flag.VARINT, duration_ns(_text(value)))
-
-
-def _json(_column: Column, value: Value) -> bytes:
-    return bytes((Flag.JSON,)) + json_bytes(_text(value))
 
 
 def _string(_column: Column, value: Value) -> bytes:
@@ -241,8 +233,8 @@ _ENCODERS: dict[Form, _Encoder] = {
     Form.BYTES: _string,
     Form.FLOAT: _float,
     Form.DECIMAL: _decimal,
-    Form.DATE: _moment,
-    Form.MOMENT: _moment,
-    Form.DURATION: _duration,
-    Form.JSON: _json,
+    Form.DATE: _datetime,
+    Form.DATETIME: _datetime,
+    Form.DURATION: lambda _, value: _integer(Flag.VARINT, duration_ns(_text(value))),
+    Form.JSON: lambda _, value: bytes((Flag.JSON,)) + json_bytes(_text(value)),
 }

@@ -187,18 +187,6 @@ def _literal(data: bytes, at: int, _end: int) -> str:
     return _LITERALS[data[at]]
 
 
-def _int64(data: bytes, at: int, _end: int) -> str:
-    return str(_I64.unpack_from(data, at)[0])
-
-
-def _uint64(data: bytes, at: int, _end: int) -> str:
-    return str(_U64.unpack_from(data, at)[0])
-
-
-def _double(data: bytes, at: int, _end: int) -> str:
-    return double_text(_F64.unpack_from(data, at)[0])
-
-
 def double_text(value: float) -> str:
     """A double as it stands in JSON text: shortest digits, always with a point or an exponent.
 
@@ -217,16 +205,12 @@ def double_text(value: float) -> str:
     return f"{mantissa}e{exponent[0]}{exponent[1:].lstrip('0')}"
 
 
-def _string(data: bytes, at: int, end: int) -> str:
-    return _quoted(data[_length(data, at)[1] : end])
-
-
 def _opaque(data: bytes, at: int, end: int) -> str:
     body = data[_length(data, at + 1)[1] : end]
     return f'"base64:type{data[at]}:{base64.b64encode(body).decode()}"'
 
 
-def _moment(data: bytes, at: int) -> int:
+def _packed_time(data: bytes, at: int) -> int:
     """The bit field of a date or time as a packed time (see times.py)."""
     bits: int = _U64.unpack_from(data, at)[0]
     year, month, day = bits >> 50, bits >> 46 & 15, bits >> 41 & 31
@@ -238,29 +222,21 @@ def _moment(data: bytes, at: int) -> int:
     return (ymd << 17 | hms) << 24 | bits >> 4 & 0xFFFFF
 
 
-def _date(data: bytes, at: int, _end: int) -> str:
-    return f'"{datetime_text(_moment(data, at), 0)[:10]}"'
-
-
 def _datetime(data: bytes, at: int, _end: int) -> str:
-    return f'"{datetime_text(_moment(data, at), 6)}"'
-
-
-def _duration(data: bytes, at: int, _end: int) -> str:
-    return f'"{duration_text(_I64.unpack_from(data, at)[0], 6)}"'
+    return f'"{datetime_text(_packed_time(data, at), 6)}"'
 
 
 _PRINTERS: dict[int, Callable[[bytes, int, int], str]] = {
     JsonType.LITERAL: _literal,
-    JsonType.INT64: _int64,
-    JsonType.UINT64: _uint64,
-    JsonType.DOUBLE: _double,
-    JsonType.STRING: _string,
+    JsonType.INT64: lambda data, at, _: str(_I64.unpack_from(data, at)[0]),
+    JsonType.UINT64: lambda data, at, _: str(_U64.unpack_from(data, at)[0]),
+    JsonType.DOUBLE: lambda data, at, _: double_text(_F64.unpack_from(data, at)[0]),
+    JsonType.STRING: lambda data, at, end: _quoted(data[_length(data, at)[1] : end]),
     JsonType.OPAQUE: _opaque,
-    JsonType.DATE: _date,
+    JsonType.DATE: lambda data, at, _: f'"{datetime_text(_packed_time(data, at), 0)[:10]}"',
     JsonType.DATETIME: _datetime,
     JsonType.TIMESTAMP: _datetime,
-    JsonType.DURATION: _duration,
+    JsonType.DURATION: lambda data, at, _: f'"{duration_text(_I64.unpack_from(data, at)[0], 6)}"',
 }
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f\u2028\u2029\udc80-\udcff]*')

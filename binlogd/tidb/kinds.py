@@ -6,6 +6,12 @@ Source: pingcap/tidb parser/model/{model,ddl}.go, parser/mysql/type.go.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+INSERT: Final = 0
+UPDATE: Final = 1
+DELETE: Final = 4
+"""Bytes of `Mutation.sequence`: what happened to a row."""
 
 
 class SchemaState(IntEnum):
@@ -124,6 +130,15 @@ class ActionType(IntEnum):
     REMOVE_PARTITIONING = 72
 
 
+TABLE_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
+RECOVERIES = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+"""They bring back rows that no binlog holds."""
+OF_POLICIES_AND_GROUPS = frozenset(
+    each for each in ActionType if each.name.endswith(("_PLACEMENT_POLICY", "_RESOURCE_GROUP"))
+)
+"""These live in no schema, and change nothing of tables."""
+
+
 class Tp(IntEnum):
     """MySQL's type codes; a TEXT has the code of the BLOB of its size, only the charset differs."""
 
@@ -178,5 +193,5 @@ STRING_TYPES = frozenset[int](
 """Types whose values are bytes; text or not is told by the charset."""
 
 
-class OddRow(Exception):
+class UnexpectedLayout(Exception):
     """A row that is not laid out as a reader was made for; the generic decoder reads it."""

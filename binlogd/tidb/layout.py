@@ -11,7 +11,7 @@ new type is a line in `_FORMS`, and where a reader wants more of it than `RowDec
 
 Invariant. A row that is walked to its end has the columns of the layout in their order and nothing
 else. Why it holds. Each id and each flag are compared before a value is taken; anything else raises
-OddRow, or IndexError where the row ends too early, and the row is left to `RowDecoder`.
+UnexpectedLayout, or IndexError where the row ends too early, and the row is left to `RowDecoder`.
 
 Source: pingcap/tidb table/tables/tables.go (addInsertBinlog and its kin, CanSkip), util/codec.
 """
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import Flag, skip_datum, text_end
-from binlogd.tidb.kinds import STRING_TYPES, OddRow, SchemaState, Tp
+from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp, UnexpectedLayout
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.varint import skip_varint, varint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-ODD = (OddRow, IndexError)
+UNEXPECTED_LAYOUT = (UnexpectedLayout, IndexError)
 """What a walk raises at a row of another layout; IndexError where the row ends too early."""
 ROWID = -1
 """The column id of `_tidb_rowid`, the hidden handle, where rows that are not inserted carry it."""
@@ -42,7 +42,7 @@ WRITABLE_STATES = frozenset[int](
 INTEGER_TYPES = frozenset[int]({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR})
 NUMBER_TYPES = frozenset[int]({Tp.ENUM, Tp.SET, Tp.BIT})
 """Stored as unsigned numbers, whatever the flag of the column says."""
-MOMENT_TYPES = frozenset[int]({Tp.DATETIME, Tp.TIMESTAMP, Tp.NEWDATE})
+DATETIME_TYPES = frozenset[int]({Tp.DATETIME, Tp.TIMESTAMP, Tp.NEWDATE})
 
 
 class Form(IntEnum):
@@ -54,7 +54,7 @@ class Form(IntEnum):
     FLOAT = 3
     DECIMAL = 4
     DATE = 5
-    MOMENT = 6
+    DATETIME = 6
     DURATION = 7
     JSON = 8
 
@@ -66,7 +66,7 @@ FLAG_OF: dict[Form, Flag] = {
     Form.FLOAT: Flag.FLOAT,
     Form.DECIMAL: Flag.DECIMAL,
     Form.DATE: Flag.UVARINT,
-    Form.MOMENT: Flag.UVARINT,
+    Form.DATETIME: Flag.UVARINT,
     Form.DURATION: Flag.VARINT,
     Form.JSON: Flag.JSON,
 }
@@ -74,7 +74,7 @@ FLAG_OF: dict[Form, Flag] = {
 _FORMS: dict[int, Form] = (
     dict.fromkeys(INTEGER_TYPES, Form.SIGNED)
     | dict.fromkeys(NUMBER_TYPES, Form.UNSIGNED)
-    | dict.fromkeys(MOMENT_TYPES, Form.MOMENT)
+    | dict.fromkeys(DATETIME_TYPES, Form.DATETIME)
     | dict.fromkeys(STRING_TYPES, Form.BYTES)
     | {
         Tp.FLOAT: Form.FLOAT,
@@ -131,12 +131,12 @@ def layout_of(table: TableAt) -> RowLayout | None:
     if any(form_of(column) is None for column in public):
         return None
     handle = handle_places(info)
-    told = {each.column.id for each in handle if each.column is not None and not each.is_prefix}
-    omitted = told | (_null_if_lacking(table) - told)
+    keyed = {each.column.id for each in handle if each.column is not None and not each.is_prefix}
+    omitted = keyed | (_null_if_lacking(table) - keyed)
     integer = info.handle_column()
     stored = [column for column in public if not column.is_virtual]
     hidden = []
-    if not (info.pk_is_handle or info.is_common_handle):
+    if info.has_hidden_id:
         hidden.append(DatumPlace(None, Form.SIGNED, Flag.VARINT, _name(ROWID)))
     return RowLayout(
         handle,
@@ -209,19 +209,19 @@ class DatumStep:
     def take(self, row: bytes, at: i64, _out: list[Any]) -> i64:
         """Takes the body that begins at `at`, behind its flag, and gives its end.
 
-        Raises ODD, CorruptRow.
+        Raises UNEXPECTED_LAYOUT, CorruptRow.
         """
         return skip_datum(row, at - 1)
 
     def lack(self, row: bytes, at: i64, _out: list[Any]) -> i64:
         """Where the next column begins, if what stands at `at` is NULL, or another one that may
-        follow. Raises OddRow."""
+        follow. Raises UnexpectedLayout."""
         end: i64 = at + len(self.null)
         if self.null and row[at:end] == self.null:
             return end
         end = at + len(self.name)
         if not self.may_lack or row[at:end] == self.name:
-            raise OddRow
+            raise UnexpectedLayout
         return at
 
 
@@ -259,7 +259,7 @@ def walk_of(places: Sequence[DatumPlace], step_of: Callable[[DatumPlace], DatumS
 
 
 def walk(steps: Walk, row: bytes, at: i64, out: list[Any]) -> i64:
-    """Takes a row from `at` on and gives where the last datum ends. Raises ODD, CorruptRow."""
+    """Takes a row at `at`, gives the last datum's end. Raises UNEXPECTED_LAYOUT, CorruptRow."""
     for head, size, step in steps:
         body: i64 = at + size
         at = step.take(row, body, out) if row[at:body] == head else step.lack(row, at, out)
@@ -267,9 +267,9 @@ def walk(steps: Walk, row: bytes, at: i64, out: list[Any]) -> i64:
 
 
 def end_of_insert(row: bytes, begin: i64, at: i64) -> None:
-    """Whether an inserted row is whole whose columns stand from `begin` to `at`. Raises OddRow."""
+    """Whether an inserted row, columns from `begin` to `at`, is whole. Raises UnexpectedLayout."""
     if at == begin:  # a row in which no column stands is a single NULL
         if row[at:] != b"\0":
-            raise OddRow
+            raise UnexpectedLayout
     elif at != len(row):
-        raise OddRow
+        raise UnexpectedLayout

@@ -7,11 +7,12 @@ Source: pingcap/tidb parser/model/{model,ddl}.go; docs/tidb_http_api.md (`/ddl/h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from binlogd.errors import Corrupt
 from binlogd.tidb.kinds import FLAG_NOT_NULL as FLAG_NOT_NULL
@@ -155,6 +156,19 @@ class Table:
             return None
         return next((column for column in self.columns if column.is_primary_key), None)
 
+    def primary_key(self) -> tuple[Column, ...]:
+        """The columns of the primary key in its order, be it the handle or an index; () for none.
+        An index may have beginnings of values only."""
+        handle, index = self.handle_column(), self.primary_index()
+        if handle is not None or index is None:
+            return () if handle is None else (handle,)
+        return tuple(self.columns[each.offset] for each in index.columns)
+
+    @property
+    def has_hidden_id(self) -> bool:
+        """Whether rows are told apart by `_tidb_rowid`, and by no column of theirs."""
+        return not (self.pk_is_handle or self.is_common_handle)
+
 
 @dataclass(frozen=True, slots=True)
 class Database:
@@ -165,6 +179,13 @@ class Database:
     charset: str = "utf8mb4"
     collate: str = "utf8mb4_bin"
     state: int = SchemaState.PUBLIC
+
+
+class SessionZone(msgspec.Struct, frozen=True):
+    """A time zone by its name or, where that is not 0, by its offset from UTC in seconds."""
+
+    name: str = ""
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +220,10 @@ class Job:
     """Error codes of values that did not fit as they were copied, and how often each came."""
     was_strict: bool = True
     """A value that did not fit was an error upstream; told of a job that writes rows or indexes."""
+    zone: SessionZone = field(default_factory=SessionZone)
+    """That of the session; told of a job that writes rows or indexes."""
+    view_select: str = ""
+    """Of a job that makes a view: its SELECT as TiDB prints it, every name with its database."""
 
     @property
     def began_ts(self) -> int:
@@ -228,6 +253,11 @@ class TableAt:
     aliases: Mapping[int, int]
     may_lack_columns: bool
 
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.database}.{self.info.name}"
+
 
 def jobs_from_json(data: bytes) -> list[Job]:
     """The jobs of a `/ddl/history` answer, in its order (which is any). Raises Corrupt."""
@@ -239,27 +269,17 @@ def job_from_json(data: bytes) -> Job:
     job = _decoded(data, _JOB)
     info = job.binlog or _HistoryJson()
     return Job(
-        id=job.id,
-        type=job.type,
-        schema_id=job.schema_id,
-        table_id=job.table_id,
-        schema_name=job.schema_name,
-        table_name=job.table_name,
-        state=job.state,
-        schema_state=job.schema_state,
-        query=job.query,
-        start_ts=job.start_ts,
+        **_same(job, _JOB_FIELDS),
         schema_version=info.schema_version,
         finished_ts=info.finished_ts,
         database=info.database.database() if info.database else None,
         table=info.table.table() if info.table else None,
         tables=tuple(each.table() for each in info.tables or () if each),
-        raw_args=job.raw_args,
         raw=data,
-        real_start_ts=job.real_start_ts,
-        snapshot_ts=job.snapshot_ver,
         warnings=_warnings(job.reorg_meta),
         was_strict=_was_strict(job.reorg_meta),
+        zone=(job.reorg_meta and job.reorg_meta.location) or SessionZone(),
+        view_select=info.table.view.view_select if info.table and info.table.view else "",
     )
 
 
@@ -286,6 +306,16 @@ def database_to_json(database: Database) -> bytes:
 # --- the JSON itself -----------------------------------------------------------------------
 
 
+def _same(of: object, names: Sequence[str]) -> dict[str, Any]:
+    return {each: getattr(of, each) for each in names}
+
+
+def _shared(stored: type[msgspec.Struct], made: type[Table | Job]) -> Sequence[str]:
+    """What has one name, and one form, in the JSON and in what is made of it."""
+    names = {each.name for each in fields(made)} - {"name"}
+    return [each for each in stored.__struct_fields__ if each in names]
+
+
 def _name(text: str) -> _NameJson:
     return _NameJson(text, text.lower())
 
@@ -298,18 +328,18 @@ class _FieldTypeJson(msgspec.Struct, frozen=True, rename="pascal"):
     charset: str = ""
     collate: str = ""
     elems: tuple[str, ...] | None = None
-    array: bool = False
+    is_array: bool = msgspec.field(name="Array", default=False)
 
-    def field_type(self) -> FieldType:
+    def kind(self) -> FieldType:
         return FieldType(
-            tp=self.tp,
-            flag=self.flag,
-            flen=self.flen,
-            decimal=self.decimal,
-            charset=self.charset,
-            collate=self.collate,
-            elems=self.elems or (),
-            is_array=self.array,
+            self.tp,
+            self.flag,
+            self.flen,
+            self.decimal,
+            self.charset,
+            self.collate,
+            self.elems or (),
+            self.is_array,
         )
 
     @classmethod
@@ -334,9 +364,9 @@ class _ColumnJson(msgspec.Struct, frozen=True):
     origin_default_bit: bytes | None = None
     default: Scalar = None
     default_bit: bytes | None = None
-    generated_expr_string: str = ""
+    generated_expr: str = msgspec.field(name="generated_expr_string", default="")
     generated_stored: bool = False
-    type: _FieldTypeJson = _FieldTypeJson()
+    field_type: _FieldTypeJson = msgspec.field(name="type", default=_FieldTypeJson())
     state: int = 0
     hidden: bool = False
     version: int = 0
@@ -344,23 +374,8 @@ class _ColumnJson(msgspec.Struct, frozen=True):
     comment: str = ""
 
     def column(self) -> Column:
-        return Column(
-            id=self.id,
-            name=self.name.original,
-            offset=self.offset,
-            field_type=self.type.field_type(),
-            state=self.state,
-            origin_default=self.origin_default,
-            origin_default_bit=self.origin_default_bit,
-            default=self.default,
-            default_bit=self.default_bit,
-            generated_expr=self.generated_expr_string,
-            generated_stored=self.generated_stored,
-            hidden=self.hidden,
-            version=self.version,
-            default_is_expr=self.default_is_expr,
-            comment=self.comment,
-        )
+        own = {"name": self.name.original, "field_type": self.field_type.kind()}
+        return Column(**asdict(self) | own)
 
     @classmethod
     def of(cls, column: Column) -> _ColumnJson:
@@ -372,9 +387,9 @@ class _ColumnJson(msgspec.Struct, frozen=True):
             origin_default_bit=column.origin_default_bit,
             default=column.default,
             default_bit=column.default_bit,
-            generated_expr_string=column.generated_expr,
+            generated_expr=column.generated_expr,
             generated_stored=column.generated_stored,
-            type=_FieldTypeJson.of(column.field_type),
+            field_type=_FieldTypeJson.of(column.field_type),
             state=column.state,
             hidden=column.hidden,
             version=column.version,
@@ -391,24 +406,17 @@ class _IndexColumnJson(msgspec.Struct, frozen=True):
 
 class _IndexJson(msgspec.Struct, frozen=True):
     id: int = 0
-    idx_name: _NameJson = _NameJson()
-    idx_cols: tuple[_IndexColumnJson, ...] | None = None
+    name: _NameJson = msgspec.field(name="idx_name", default=_NameJson())
+    columns: tuple[_IndexColumnJson, ...] | None = msgspec.field(name="idx_cols", default=None)
     state: int = 0
     is_unique: bool = False
     is_primary: bool = False
 
     def index(self) -> Index:
-        return Index(
-            id=self.id,
-            name=self.idx_name.original,
-            columns=tuple(
-                IndexColumn(each.name.original, each.offset, each.length)
-                for each in self.idx_cols or ()
-            ),
-            state=self.state,
-            is_unique=self.is_unique,
-            is_primary=self.is_primary,
+        columns = (
+            IndexColumn(each.name.original, each.offset, each.length) for each in self.columns or ()
         )
+        return Index(**asdict(self) | {"name": self.name.original, "columns": tuple(columns)})
 
     @classmethod
     def of(cls, index: Index) -> _IndexJson:
@@ -422,6 +430,10 @@ class _IndexJson(msgspec.Struct, frozen=True):
 
 class _PresentJson(msgspec.Struct, frozen=True):
     """An object whose being there is all that matters."""
+
+
+class _ViewJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    view_select: str = ""
 
 
 class _ForeignKeyJson(msgspec.Struct, frozen=True):
@@ -445,7 +457,7 @@ class _TableJson(msgspec.Struct, frozen=True):
     is_common_handle: bool = False
     version: int = 0
     partition: _PartitionJson | None = None
-    view: _PresentJson | None = None
+    view: _ViewJson | None = None
     sequence: _PresentJson | None = None
     fk_info: tuple[_ForeignKeyJson, ...] | None = None
     ttl_info: _TtlJson | None = None
@@ -453,16 +465,10 @@ class _TableJson(msgspec.Struct, frozen=True):
     def table(self) -> Table:
         partitioning = self.partition.partitioning() if self.partition else None
         return Table(
-            id=self.id,
+            **_same(self, _TABLE_FIELDS),
             name=self.name.original,
             columns=tuple(each.column() for each in self.cols or ()),
-            charset=self.charset,
-            collate=self.collate,
             indexes=tuple(each.index() for each in self.index_info or ()),
-            state=self.state,
-            pk_is_handle=self.pk_is_handle,
-            is_common_handle=self.is_common_handle,
-            version=self.version,
             partition_ids=tuple(each.id for each in partitioning.parts) if partitioning else (),
             partitioning=partitioning,
             is_view=self.view is not None,
@@ -476,18 +482,12 @@ class _TableJson(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, table: Table) -> _TableJson:
         return cls(
-            id=table.id,
+            **_same(table, _TABLE_FIELDS),
             name=_name(table.name),
-            charset=table.charset,
-            collate=table.collate,
             cols=tuple(_ColumnJson.of(each) for each in table.columns),
             index_info=tuple(_IndexJson.of(each) for each in table.indexes) or None,
-            state=table.state,
-            pk_is_handle=table.pk_is_handle,
-            is_common_handle=table.is_common_handle,
-            version=table.version,
             partition=_PartitionJson.of(table.partition_ids, table.partitioning),
-            view=_PresentJson() if table.is_view else None,
+            view=_ViewJson() if table.is_view else None,
             sequence=_PresentJson() if table.is_sequence else None,
             fk_info=tuple(
                 _ForeignKeyJson(_name(database), _name(name)) for database, name in table.references
@@ -499,29 +499,18 @@ class _TableJson(msgspec.Struct, frozen=True):
 
 class _DatabaseJson(msgspec.Struct, frozen=True):
     id: int = 0
-    db_name: _NameJson = _NameJson()
+    name: _NameJson = msgspec.field(name="db_name", default=_NameJson())
     charset: str = ""
     collate: str = ""
     state: int = 0
 
     def database(self) -> Database:
-        return Database(
-            id=self.id,
-            name=self.db_name.original,
-            charset=self.charset,
-            collate=self.collate,
-            state=self.state,
-        )
+        return Database(**asdict(self) | {"name": self.name.original})
 
     @classmethod
     def of(cls, database: Database) -> _DatabaseJson:
-        return cls(
-            database.id,
-            _name(database.name),
-            database.charset,
-            database.collate,
-            database.state,
-        )
+        name = _name(database.name)
+        return cls(database.id, name, database.charset, database.collate, database.state)
 
 
 class _HistoryJson(msgspec.Struct, frozen=True):
@@ -537,6 +526,7 @@ class _HistoryJson(msgspec.Struct, frozen=True):
 class _ReorgJson(msgspec.Struct, frozen=True):
     warnings_count: dict[str, int] | None = None
     sql_mode: int | None = None
+    location: SessionZone | None = None
 
 
 class _JobJson(msgspec.Struct, frozen=True):
@@ -551,7 +541,7 @@ class _JobJson(msgspec.Struct, frozen=True):
     query: str = ""
     start_ts: int = 0
     real_start_ts: int = 0
-    snapshot_ver: int = 0
+    snapshot_ts: int = msgspec.field(name="snapshot_ver", default=0)
     raw_args: object = None
     binlog: _HistoryJson | None = None
     reorg_meta: _ReorgJson | None = None
@@ -561,6 +551,8 @@ _HISTORY = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _JOB = msgspec.json.Decoder(_JobJson)
 _TABLE = msgspec.json.Decoder(_TableJson)
 _DATABASE = msgspec.json.Decoder(_DatabaseJson)
+_TABLE_FIELDS = _shared(_TableJson, Table)
+_JOB_FIELDS = _shared(_JobJson, Job)
 
 _STRICT_MODES = 1 << 21 | 1 << 22
 """STRICT_TRANS_TABLES and STRICT_ALL_TABLES. Source: pingcap/tidb parser/mysql/const.go."""

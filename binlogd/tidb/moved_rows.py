@@ -15,13 +15,12 @@ import msgspec
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import skip_datum
-from binlogd.tidb.kinds import ActionType
+from binlogd.tidb.kinds import INSERT, UPDATE, ActionType
 from binlogd.tidb.model import Job, Table, TableAt, job_from_json, table_from_json, table_to_json
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.turns import Turn, turn_of
 
-INSERT, UPDATE, DELETE = 0, 1, 4
 _MOVING = frozenset(
     {
         ActionType.TRUNCATE_TABLE_PARTITION,
@@ -136,7 +135,7 @@ def _follow(past: Past, found: _Found, kind: int, row: bytes) -> None:
             return
         found.is_doubtful = True
         if past.job.type == ActionType.REORGANIZE_PARTITION:
-            found.is_twice = kind == INSERT and is_hidden(past.before)
+            found.is_twice = kind == INSERT and past.before.has_hidden_id
         else:
             found.owner = past.heir
 
@@ -248,11 +247,6 @@ class MovedJson(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 # --- rows ------------------------------------------------------------------------------------
-
-
-def is_hidden(info: Table) -> bool:
-    """Whether rows are told apart by a hidden id."""
-    return not (info.pk_is_handle or info.is_common_handle)
 
 
 def hidden_id(kind: int, row: bytes) -> bytes:

@@ -120,7 +120,7 @@ def _comparable(column: Column) -> _Read:
     if kind.tp in INTEGER_TYPES:
         return lambda value: value
     if kind.tp in (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP):
-        return lambda value: _whole_moment(str(value))
+        return lambda value: _whole_datetime(str(value))
     if kind.tp in STRING_TYPES and kind.collate in _BINARY_COLLATIONS:
         return lambda value: _text(column, value)
     raise Unplaceable(f"the order of its column {column.name} is not known here")
@@ -132,7 +132,7 @@ def _text(column: Column, value: Value) -> bytes:
     return value.rstrip(b" ") if is_padded else value
 
 
-def _whole_moment(text: str) -> str:
+def _whole_datetime(text: str) -> str:
     """A date, or a date and time, with six digits of fraction: texts order as moments do."""
     if len(text) == len("0000-00-00"):
         text += " 00:00:00"
@@ -188,7 +188,7 @@ def _bound(column: Column, *, has_expr: bool) -> Callable[[str], _Key]:
         content = _unquoted(text)
         if column.field_type.tp in STRING_TYPES:
             return 1, _text(column, content.encode())
-        return 1, _whole_moment(content)
+        return 1, _whole_datetime(content)
 
     return read
 

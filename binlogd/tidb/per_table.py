@@ -14,8 +14,8 @@ T = TypeVar("T")
 class PerTable(Generic[T]):
     """The tables that come again and again; when there are many, all are forgotten."""
 
-    def __init__(self, make: Callable[[TableAt], T]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[TableAt], T], most: int = TABLES_KEPT_MAX) -> None:
+        self._make, self._most = make, most
         self._kept: dict[tuple[int, int], tuple[TableAt, T]] = {}
 
     def of(self, table: TableAt) -> T:
@@ -24,7 +24,7 @@ class PerTable(Generic[T]):
         kept = self._kept.get(place)
         if kept is not None and kept[0] is table:
             return kept[1]
-        if len(self._kept) >= TABLES_KEPT_MAX:
+        if len(self._kept) >= self._most:
             self._kept.clear()
         made = self._make(table)
         self._kept[place] = table, made

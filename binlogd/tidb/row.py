@@ -118,8 +118,8 @@ class RowDecoder:
         if at != len(row):
             raise CorruptRow(f"a third value of a column at offset {at} of {len(row)}")
         if old.keys() != new.keys():
-            odd = ", ".join(self._columns[each].name for each in sorted(old.keys() ^ new.keys()))
-            raise CorruptRow(f"one value only of {odd}")
+            names = ", ".join(self._columns[each].name for each in sorted(old.keys() ^ new.keys()))
+            raise CorruptRow(f"one value only of {names}")
         return old, new
 
     def _held(self, row: bytes) -> frozenset[int]:

@@ -32,6 +32,7 @@ import msgspec
 from binlogd.errors import Corrupt
 from binlogd.tidb.ddl_text import changed_columns, renamed_tables
 from binlogd.tidb.job_index import JobEntry, JobIndex
+from binlogd.tidb.kinds import OF_POLICIES_AND_GROUPS, TABLE_DROPS
 from binlogd.tidb.model import (
     ActionType,
     Database,
@@ -54,7 +55,6 @@ _GONE_KEPT_MAX = 100_000
 _APPLIED_KEPT_MAX = 10_000
 
 _DROPS_COLUMNS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS})
-_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
 _SCHEMA_CHANGES = frozenset(
     {
         ActionType.CREATE_SCHEMA,
@@ -71,19 +71,11 @@ _CREATES = frozenset(
     }
 )
 # Their schema_id counts policies and groups from 1, or nothing of a table changes.
-_WITHOUT_EFFECT = frozenset(
-    {
-        ActionType.LOCK_TABLE,
-        ActionType.UNLOCK_TABLE,
-        ActionType.CREATE_PLACEMENT_POLICY,
-        ActionType.ALTER_PLACEMENT_POLICY,
-        ActionType.DROP_PLACEMENT_POLICY,
-        ActionType.CREATE_RESOURCE_GROUP,
-        ActionType.ALTER_RESOURCE_GROUP,
-        ActionType.DROP_RESOURCE_GROUP,
-        ActionType.FLASHBACK_CLUSTER,
-    }
-)
+_WITHOUT_EFFECT = OF_POLICIES_AND_GROUPS | {
+    ActionType.LOCK_TABLE,
+    ActionType.UNLOCK_TABLE,
+    ActionType.FLASHBACK_CLUSTER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +136,7 @@ class SchemaTracker:
         self._acts: dict[int, Callable[[Job], Effect]] = {
             **dict.fromkeys(_SCHEMA_CHANGES, self._change_schema),
             **dict.fromkeys(_CREATES, self._create_tables),
-            **dict.fromkeys(_DROPS, self._drop),
+            **dict.fromkeys(TABLE_DROPS, self._drop),
             ActionType.CREATE_TABLES: self._create_tables,
             ActionType.DROP_SCHEMA: self._drop_schema,
             ActionType.RECOVER_SCHEMA: self._recover_schema,

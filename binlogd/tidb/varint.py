@@ -75,6 +75,11 @@ def uvarint(value: int) -> bytes:
     return bytes(body)
 
 
+def bytes_field(tag: bytes, content: bytes) -> bytes:
+    """A field of protobuf that holds bytes, a text or a message."""
+    return tag + uvarint(len(content)) + content
+
+
 def _nine_bytes(value: i64) -> bytes:
     first_seven = (
         value & 0x7F

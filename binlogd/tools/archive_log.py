@@ -242,8 +242,7 @@ class _Tables:
     def _encoded(self, table: Table, row: NamedRow, commit_ts: Tso) -> tuple[int, bytes]:
         label = f"{row.database}.{row.table} at commit_ts {commit_ts}"
         old, new = _values(table, row, label)
-        is_keyless = table.handle_column() is None and not table.is_common_handle
-        row_id = self._row_id(table, row.kind, old, new, label) if is_keyless else None
+        row_id = self._row_id(table, row.kind, old, new, label) if table.has_hidden_id else None
         try:
             if row.kind is RowKind.INSERT:
                 return INSERT, encode_insert(table, new, handle=row_id)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import MalformedBinlog
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
+from binlogd.tidb.varint import bytes_field
 from binlogd.tso import Tso
 from binlogd.wire.fields import (
     BYTES,
@@ -72,7 +73,7 @@ _META_TAIL = re.compile(rb"\x08" + _VARINT + rb"\x10" + _VARINT)
 def encode_write_request(cluster_id: int, payload: bytes) -> bytes:
     """WriteBinlogReq."""
     head = b"\x08" + uvarint(cluster_id) if cluster_id else b""
-    return head + _bytes_field(b"\x12", payload) if payload else head
+    return head + bytes_field(b"\x12", payload) if payload else head
 
 
 def decode_write_request(message: bytes) -> WriteRequest:
@@ -123,7 +124,7 @@ def encode_pull_request(cluster_id: int, after: Tso) -> bytes:
     """PullBinlogReq."""
     pos = b"\x10" + uvarint(after) if after else b""
     head = b"\x08" + uvarint(cluster_id) if cluster_id else b""
-    return head + _bytes_field(b"\x12", pos)
+    return head + bytes_field(b"\x12", pos)
 
 
 def decode_pull_request(message: bytes) -> PullRequest:
@@ -155,7 +156,7 @@ def _around_payload(binlog: CommittedBinlog) -> tuple[bytes, bytes]:
         meta += b"\x10" + uvarint(binlog.commit_ts)
     size = len(binlog.payload)
     head = b"\x0a\x00\x12" + uvarint(size) if size else b"\x0a\x00"
-    tail = b"\x22" + uvarint(len(meta)) + meta
+    tail = bytes_field(b"\x22", meta)
     return b"\x0a" + uvarint(len(head) + size + len(tail)) + head, tail
 
 
@@ -207,10 +208,6 @@ def pull_chunks(binlogs: Iterable[CommittedBinlog], *, chunk_bytes: int) -> Iter
             parts, size = [], 0
     if parts:
         yield b"".join(parts)
-
-
-def _bytes_field(tag: bytes, value: bytes) -> bytes:
-    return tag + uvarint(len(value)) + value
 
 
 def _meta(meta: bytes) -> tuple[int, int]:

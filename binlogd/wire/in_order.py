@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from binlogd.tidb.moved_rows import DELETE, INSERT, UPDATE
+from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.wire.mutation import Mutation
 

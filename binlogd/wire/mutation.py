@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from binlogd.errors import MalformedBinlog
+from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.wire.fields import (
     BYTES,
     ONE_BYTE,
@@ -40,7 +41,6 @@ _TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
 }
 _DELETED_IDS, _SEQUENCE = 4, 7  # packed or not
 _SEQUENCE_RUN = re.compile(rb"(?:\x38[\x00-\x7f])+")
-_INSERT, _UPDATE, _DELETE = 0, 1, 4
 
 
 class Mutation(msgspec.Struct, frozen=True, gc=False):
@@ -107,14 +107,14 @@ def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every 
             return None
     if end - pos == 2:  # a single row, as most are
         kind = data[pos + 1]
-        lists = inserted if kind == _INSERT else updated if kind == _UPDATE else deleted
-        if len(lists) != 1 or kind not in (_INSERT, _UPDATE, _DELETE):
+        lists = inserted if kind == INSERT else updated if kind == UPDATE else deleted
+        if len(lists) != 1 or kind not in (INSERT, UPDATE, DELETE):
             return None
         if len(inserted) + len(updated) + len(deleted) != 1:
             return None
         return Mutation(table_id, inserted, updated, deleted, ONE_BYTE[kind])
     sequence = data[pos + 1 : end : 2]
-    counts = sequence.count(_INSERT), sequence.count(_UPDATE), sequence.count(_DELETE)
+    counts = sequence.count(INSERT), sequence.count(UPDATE), sequence.count(DELETE)
     if (
         counts != (len(inserted), len(updated), len(deleted))
         or sum(counts) * 2 != end - pos
@@ -142,7 +142,7 @@ def _large_table_mutation(data: bytes, table_id: int, pos: int, end: int) -> Mut
             return None
         of_kind.append(begin, pos)
     sequence = data[pos + 1 : end : 2]
-    counts = sequence.count(_INSERT), sequence.count(_UPDATE), sequence.count(_DELETE)
+    counts = sequence.count(INSERT), sequence.count(UPDATE), sequence.count(DELETE)
     if (
         counts != tuple(map(len, rows.values()))
         or sum(counts) * 2 != end - pos
@@ -176,7 +176,7 @@ def _any_table_mutation(data: bytes) -> Mutation:
             sequence += run[0][1::2]
             pos = run.end()
         else:
-            field = _oddity(data, pos, sequence)
+            field = _unusual_field(data, pos, sequence)
             if field.number == 1:
                 table_id = signed(field.value)
             elif field.number << 3 | BYTES in rows:
@@ -185,7 +185,7 @@ def _any_table_mutation(data: bytes) -> Mutation:
     return Mutation(table_id, inserted, updated, deleted, _checked(sequence, rows))
 
 
-def _oddity(data: bytes, begin: int, sequence: bytearray) -> Field:
+def _unusual_field(data: bytes, begin: int, sequence: bytearray) -> Field:
     """A field that is no plain row and no run of the sequence."""
     tag, pos = read_uvarint(data, begin)
     number, wire_type = field_number(tag), tag & 7
@@ -206,7 +206,7 @@ def _oddity(data: bytes, begin: int, sequence: bytearray) -> Field:
 
 
 def _checked(sequence: bytearray, rows: Mapping[int, list[bytes]]) -> bytes:
-    kinds = {_INSERT: rows[0x12], _UPDATE: rows[0x1A], _DELETE: rows[0x32]}
+    kinds = {INSERT: rows[0x12], UPDATE: rows[0x1A], DELETE: rows[0x32]}
     for kind, of_kind in kinds.items():
         if sequence.count(kind) != len(of_kind):
             raise MalformedBinlog(

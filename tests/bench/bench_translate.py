@@ -133,7 +133,7 @@ class TakesAll:
         self._closed.set()
 
     def statistics(self) -> SinkStatistics:
-        return SinkStatistics(self.ts, 0, 0, 0, (), 0, 0, 0, 0, "", is_safe_mode=False)
+        return SinkStatistics(self.ts)
 
 
 def drainer_for(load: Load, source: Source, sink: TakesAll, relay: RelayWriter | None) -> Drainer:

@@ -160,7 +160,6 @@ class MemorySink:
             bytes_written=0,
             retries=0,
             last_error="",
-            is_safe_mode=False,
         )
 
     def _check_up(self) -> None:

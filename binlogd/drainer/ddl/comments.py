@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from binlogd.drainer.ddl.marks import Edit, applied
-from binlogd.tidb.ddl_text import PRINTED, Word, words, words_and_comments
+from binlogd.tidb.ddl_text import PRINTED, words, words_and_comments
 
 _IN_DOUBLE_QUOTES = re.compile(r"""\\(.)|""|'""", re.DOTALL)
 _ENGINE = re.compile(r"\w*")
@@ -37,7 +37,11 @@ def without_comments(statement: str) -> str:
         if word.kind == "comment":
             edits.append(Edit(word.begin, word.end, " "))
         elif word.kind == "open":
-            unwraps = word.text.startswith("/*!") and not _is_of_old_tidb(word, following)
+            # `/*!90000 SHARD_ROW_ID_BITS=4 */`: TiDB up to 3.0 hid it from every MySQL of its time
+            is_hidden = (
+                word.text == "/*!90000" and following and following.says("SHARD_ROW_ID_BITS")
+            )
+            unwraps = word.text.startswith("/*!") and not is_hidden
             is_own = not unwraps
         elif word.kind == "text" and word.text.startswith('"') and "\\" in word.text:
             edits.append(Edit(word.begin, word.end, _in_single_quotes(word.text)))
@@ -50,7 +54,7 @@ def without_comments(statement: str) -> str:
     return applied(statement, edits)
 
 
-def with_names_told(statement: str) -> str:
+def with_names_quoted(statement: str) -> str:
     """With bare names in quotes where MySQL 9 could take them for the begin of a string ($a$)."""
     names = [word for word in words(statement) if word.kind == "bare" and word.text[0] == "$"]
     return applied(statement, [Edit(each.begin, each.end, f"`{each.text}`") for each in names])
@@ -90,12 +94,6 @@ def check_escapes(statement: str) -> None:
     }
     if with_them != {found.span() for found in PRINTED.finditer(statement)}:
         raise TwoReadings("with its backslashes it can be read in two ways")
-
-
-def _is_of_old_tidb(opening: Word, following: Word | None) -> bool:
-    """`/*!90000 SHARD_ROW_ID_BITS=4 */`, hidden by TiDB up to 3.0 from every MySQL of its time."""
-    is_future = opening.text == "/*!90000"
-    return is_future and following is not None and following.says("SHARD_ROW_ID_BITS")
 
 
 def _in_single_quotes(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import pairwise
 
-from binlogd.drainer.ddl.comments import with_names_told, without_comments
+from binlogd.drainer.ddl.comments import with_names_quoted, without_comments
 from binlogd.drainer.ddl.marks import Edit, applied, in_marks, marked, with_marked_words
 from binlogd.tidb.ddl_text import Word, words, words_and_marks
 from binlogd.tidb.schema import Named
@@ -30,7 +30,8 @@ def edited(statement: str, dialect: Dialect, left_out: list[str] | None = None) 
 
     `left_out` takes what it asked for that could not be said safely. Raises TwoReadings.
     """
-    text = _without_end(_with_ttl_off(_without_placement(without_comments(statement))))
+    text = _without_marked(without_comments(statement), lambda begin: "[placement]" in begin)
+    text = _without_end(_with_ttl_off(text))
     if dialect is Dialect.MYSQL:
         text = _for_mysql(text, [] if left_out is None else left_out)
     return "" if _does_nothing(text, dialect) else text
@@ -174,10 +175,6 @@ def _without_marked(statement: str, is_such: Callable[[str], bool]) -> str:
     return applied(statement, edits)
 
 
-def _without_placement(statement: str) -> str:
-    return _without_marked(statement, lambda begin: "[placement]" in begin)
-
-
 def _with_ttl_off(statement: str) -> str:
     found = words_and_marks(statement)
     edits = []
@@ -219,7 +216,7 @@ def _for_mysql(statement: str, left_out: list[str]) -> str:
         statement = edit(statement)
     statement = _with_marked_conditions(statement)
     statement = _with_marked_visibility(_with_marked_parts(statement, left_out))
-    return with_names_told(with_marked_words(statement, left_out))
+    return with_names_quoted(with_marked_words(statement, left_out))
 
 
 def _as_alter(statement: str) -> str:

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from binlogd.drainer.ddl.comments import printed_anew
 from binlogd.drainer.ddl.edits import begins, behind_the_name, literal
 from binlogd.drainer.ddl.marks import Edit, applied
-from binlogd.errors import Corrupt
 from binlogd.tidb.ddl_text import Word, escaped, words
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, Database, Job, Table
@@ -60,43 +57,12 @@ def explicit_database(statement: str, database: Database) -> str:
 
 def explicit_view(statement: str, job: Job) -> str:
     """CREATE VIEW with the SELECT that TiDB keeps: every table in it is named with its database."""
-    select = _view_select(job)
     found = words(statement)
     at = next((n for n, word in enumerate(found) if word.says("VIEW")), len(found))
     behind = next((word for word in found[at:] if word.says("AS")), None)
-    if not select or behind is None:
+    if not job.view_select or behind is None:
         return statement
-    return f"{statement[: behind.end]} {escaped(select)}"
-
-
-class _ViewJson(msgspec.Struct, frozen=True):
-    view_select: str = ""
-
-
-class _TableJson(msgspec.Struct, frozen=True):
-    view: _ViewJson | None = None
-
-
-class _HistoryJson(msgspec.Struct, frozen=True):
-    table: _TableJson | None = msgspec.field(name="TableInfo", default=None)
-
-
-class _JobJson(msgspec.Struct, frozen=True):
-    binlog: _HistoryJson | None = None
-
-
-_JOB = msgspec.json.Decoder(_JobJson)
-
-
-def _view_select(job: Job) -> str:
-    if not job.raw:
-        return ""
-    try:
-        history = _JOB.decode(job.raw).binlog
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Corrupt(f"a job's view does not decode: {error}") from error
-    view = history.table.view if history and history.table else None
-    return view.view_select if view else ""
+    return f"{statement[: behind.end]} {escaped(job.view_select)}"
 
 
 def explicit_table(statement: str, info: Table) -> str:
@@ -116,7 +82,7 @@ def explicit_table(statement: str, info: Table) -> str:
     return applied(statement, edits)
 
 
-def with_moments_in_utc(statement: str, info: Table) -> str:
+def with_timestamps_in_utc(statement: str, info: Table) -> str:
     """CREATE or ALTER TABLE with defaults of TIMESTAMP columns as TiDB keeps them: in UTC."""
     if not begins(statement, "CREATE", "TABLE") and not begins(statement, "ALTER", "TABLE"):
         return statement
@@ -128,13 +94,13 @@ def with_moments_in_utc(statement: str, info: Table) -> str:
             continue
         last = at + 2 if found[at + 1].text.startswith("_") and at + 2 < len(found) else at + 1
         column = _column(found, _scope(found, depths, at), info)
-        if column is None or found[last].kind != "text" or not _is_moment(column):
+        if column is None or found[last].kind != "text" or not _is_timestamp(column):
             continue
         edits.append(Edit(found[at + 1].begin, found[last].end, literal(str(column.default))))
     return applied(statement, edits)
 
 
-def _is_moment(column: Column) -> bool:
+def _is_timestamp(column: Column) -> bool:
     return (
         column.field_type.tp == Tp.TIMESTAMP
         and column.version >= 1

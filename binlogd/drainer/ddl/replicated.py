@@ -37,14 +37,14 @@ from binlogd.drainer.ddl.explicit import (
     explicit_table,
     explicit_view,
     with_escapes,
-    with_moments_in_utc,
+    with_timestamps_in_utc,
 )
 from binlogd.drainer.ddl.session_clock import ADDS_COLUMNS, has_zone
 from binlogd.drainer.ddl.trash_names import Trash, TrashMoves
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptRow, UnsupportedDdl
 from binlogd.tidb.ddl_text import words
-from binlogd.tidb.kinds import PartitionKind
+from binlogd.tidb.kinds import OF_POLICIES_AND_GROUPS, RECOVERIES, PartitionKind
 from binlogd.tidb.model import ActionType, Database, Job, Table
 from binlogd.tidb.schema import Effect, Named, SchemaTracker
 from binlogd.tso import Tso
@@ -79,15 +79,10 @@ _OMITTED: dict[int, str] = {
     ActionType.ALTER_NO_CACHE_TABLE: _TIDB_ONLY,
     ActionType.ALTER_TABLE_ATTRIBUTES: _TIDB_ONLY,
     ActionType.ALTER_PARTITION_ATTRIBUTES: _TIDB_ONLY,
-    ActionType.CREATE_PLACEMENT_POLICY: _TIDB_ONLY,
-    ActionType.ALTER_PLACEMENT_POLICY: _TIDB_ONLY,
-    ActionType.DROP_PLACEMENT_POLICY: _TIDB_ONLY,
+    **dict.fromkeys(OF_POLICIES_AND_GROUPS, _TIDB_ONLY),
     ActionType.ALTER_PARTITION_PLACEMENT: _TIDB_ONLY,
     ActionType.MODIFY_SCHEMA_PLACEMENT: _TIDB_ONLY,
     ActionType.ALTER_TABLE_PLACEMENT: _TIDB_ONLY,
-    ActionType.CREATE_RESOURCE_GROUP: _TIDB_ONLY,
-    ActionType.ALTER_RESOURCE_GROUP: _TIDB_ONLY,
-    ActionType.DROP_RESOURCE_GROUP: _TIDB_ONLY,
 }
 _OMITTED_BY_DATABASES: dict[int, str] = {
     ActionType.SET_TIFLASH_REPLICA: "the downstream may have no TiFlash",
@@ -105,7 +100,6 @@ _OMITTED_BY_MYSQL: dict[int, str] = {
     ActionType.ALTER_TTL_INFO: _TIDB_ONLY,
     ActionType.ALTER_TTL_REMOVE: _TIDB_ONLY,
 }
-_UNSUPPORTED_BY_MYSQL = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 _OF_PARTITIONS = frozenset(
     {ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION}
 )
@@ -129,11 +123,11 @@ class DdlEvent:
 
 def _is_by_key(effect: Effect) -> bool:
     """Whether the table that changed is partitioned BY KEY."""
-    told = effect.before.partitioning if effect.before is not None else None
-    return told is not None and told.kind == PartitionKind.KEY
+    before = effect.before.partitioning if effect.before is not None else None
+    return before is not None and before.kind == PartitionKind.KEY
 
 
-def refuse_untold(event: DdlEvent) -> None:
+def refuse_unlogged(event: DdlEvent) -> None:
     """Raises UnsupportedDdl for what changed rows that are in no binlog, wherever they go."""
     if event.job.type == ActionType.FLASHBACK_CLUSTER and event.job.is_done:
         raise UnsupportedDdl(
@@ -162,7 +156,7 @@ class DdlReplay:
     def of(self, event: DdlEvent) -> Replay | Omit:
         """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
         job, query = event.job, event.query
-        refuse_untold(event)
+        refuse_unlogged(event)
         reason = _reason_to_omit(job, event.effect, self._dialect)
         if not reason and not any(self._is_wanted(name) for name in _judged_by(event.effect)):
             reason = "filtered"
@@ -204,7 +198,7 @@ class DdlReplay:
         job, query, effect = event.job, event.query, event.effect
         reason = ""
         is_without_trash = self._dialect is Dialect.MYSQL and self._trash is None
-        if is_without_trash and job.type in _UNSUPPORTED_BY_MYSQL:
+        if is_without_trash and job.type in RECOVERIES:
             reason = (
                 "it brings back rows that no binlog holds (tables that are dropped while"
                 " drainer.trash-schema is set can be brought back)"
@@ -229,7 +223,7 @@ class DdlReplay:
         job, effect = event.job, event.effect
         if self._trash is None:
             return None
-        if job.type in _UNSUPPORTED_BY_MYSQL:
+        if job.type in RECOVERIES:
             wanted = [name for name in effect.created if self._is_wanted(name)]
             moves = self._trash.taken_back(job, effect, wanted, self._router.name)
             if isinstance(moves, str):
@@ -271,7 +265,7 @@ class DdlReplay:
                 text = explicit_view(text, job)
             text = self._calls.exact(text, effect.name.database, job.table, effect.other)
             if job.table is not None and not has_zone(job):
-                text = with_moments_in_utc(text, job.table)
+                text = with_timestamps_in_utc(text, job.table)
             is_made = job.type in _CREATES
             made_in = self._made_in(effect.name) if is_made else []
             texts = [self._explicit(text, job.table, job.database)]

@@ -1,7 +1,7 @@
 """The clock and the time zone that a DDL was executed under.
 
 Rows that are there get the value of a column that is added by the DDL itself, here and there: with
-DEFAULT CURRENT_TIMESTAMP that is the moment of the statement, which TiDB keeps as the column's
+DEFAULT CURRENT_TIMESTAMP that is the time of the statement, which TiDB keeps as the column's
 origin default. A MODIFY COLUMN that makes a TIME a DATETIME adds the day; one that makes a
 TIMESTAMP a DATETIME writes it in the zone of the session, which TiDB keeps in `reorg_meta`.
 
@@ -14,9 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import msgspec
-
-from binlogd.errors import Corrupt
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import ActionType, Column, Job
@@ -45,54 +42,54 @@ def has_zone(job: Job) -> bool:
 
     It does not where columns are only added: their old rows hold what the job says.
     """
-    location = _location(job)
+    location = job.zone
     if not location.offset and location.name in _IN_UTC:
         return False
-    if job.type != ActionType.MULTI_SCHEMA_CHANGE or _filled_with_the_moment(job) is not None:
+    if job.type != ActionType.MULTI_SCHEMA_CHANGE or _filled_with_its_time(job) is not None:
         return True
     return any(word.says("MODIFY", "CHANGE") for word in words(job.query))
 
 
-def in_session(job: Job, moment: str) -> str:
+def in_session(job: Job, in_utc: str) -> str:
     """A time in UTC (a datetime's text) as it is written in the session that `settings` prepare."""
     if not has_zone(job):
-        return moment
-    location = _location(job)
+        return in_utc
+    location = job.zone
     try:
-        at = datetime.fromisoformat(moment[:19]).replace(tzinfo=UTC)
+        at = datetime.fromisoformat(in_utc[:19]).replace(tzinfo=UTC)
         by_name = ZoneInfo(location.name) if not location.offset else UTC
     except (ZoneInfoNotFoundError, ValueError):  # the zero date, which is the same everywhere
-        return moment
+        return in_utc
     local = at.astimezone(by_name) + timedelta(seconds=location.offset)
-    return f"{local:%Y-%m-%d %H:%M:%S}{moment[19:]}"
+    return f"{local:%Y-%m-%d %H:%M:%S}{in_utc[19:]}"
 
 
 def settings(job: Job) -> list[Setting]:
     """What is to be set, in this order, in a session that is in UTC; mostly nothing."""
     zone = [_zone(job)] if has_zone(job) else []
-    column = _filled_with_the_moment(job)
+    column = _filled_with_its_time(job)
     started_ms = physical_ms(Tso(job.start_ts))
     if column is None and job.type in _CONVERTS and started_ms > 0:
         return [Setting(f"SET SESSION timestamp = {started_ms // 1000}"), *zone]
     if column is None:
         return zone
-    moment = [Setting(f"SET SESSION timestamp = UNIX_TIMESTAMP('{column.origin_default}')")]
-    return moment + zone if column.field_type.tp == Tp.TIMESTAMP else zone + moment
+    clock = [Setting(f"SET SESSION timestamp = UNIX_TIMESTAMP('{column.origin_default}')")]
+    return clock + zone if column.field_type.tp == Tp.TIMESTAMP else zone + clock
 
 
-def _filled_with_the_moment(job: Job) -> Column | None:
-    """The last column added, if the moment of the DDL stands in rows that were there."""
+def _filled_with_its_time(job: Job) -> Column | None:
+    """The last column added, if the time of the DDL stands in rows that were there."""
     if job.table is None or job.type not in ADDS_COLUMNS:
         return None
     found = [
         column
         for column in job.table.columns
-        if str(column.default).upper().startswith("CURRENT_") and _is_moment(column.origin_default)
+        if str(column.default).upper().startswith("CURRENT_") and _is_time(column.origin_default)
     ]
     return max(found, key=lambda column: column.id, default=None)
 
 
-def _is_moment(value: object) -> bool:
+def _is_time(value: object) -> bool:
     try:
         return datetime.fromisoformat(str(value)).year > 1970
     except ValueError:
@@ -100,7 +97,7 @@ def _is_moment(value: object) -> bool:
 
 
 def _zone(job: Job) -> Setting:
-    location = _location(job)
+    location = job.zone
     offset = timedelta(seconds=location.offset)
     if location.name in _IN_UTC or location.offset:
         return Setting(_zone_statement(_shown(offset)))
@@ -119,29 +116,3 @@ def _zone_statement(zone: str) -> str:
 def _shown(offset: timedelta) -> str:
     minutes = round(offset.total_seconds() / 60)
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
-
-
-class _LocationJson(msgspec.Struct, frozen=True):
-    name: str = ""
-    offset: int = 0
-
-
-class _ReorgJson(msgspec.Struct, frozen=True):
-    location: _LocationJson | None = None
-
-
-class _JobJson(msgspec.Struct, frozen=True):
-    reorg_meta: _ReorgJson | None = None
-
-
-_JOB = msgspec.json.Decoder(_JobJson)
-
-
-def _location(job: Job) -> _LocationJson:
-    if not job.raw:
-        return _LocationJson()
-    try:
-        reorg = _JOB.decode(job.raw).reorg_meta
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Corrupt(f"a job's reorg_meta does not decode: {error}") from error
-    return (reorg and reorg.location) or _LocationJson()

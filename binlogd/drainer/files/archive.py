@@ -27,6 +27,7 @@ from binlogd.drainer.files.log import (
 )
 from binlogd.drainer.messages.pb import head_of
 from binlogd.errors import BinlogdError, CorruptPayload, CorruptRelay
+from binlogd.host.clock import is_set_within
 from binlogd.ports import Clock, Disk
 
 _HEAD_BYTES = HEAD.size + 32  # the head of a record, and of its payload
@@ -68,10 +69,7 @@ class FileArchive:
             except (OSError, BinlogdError) as error:
                 log.warning("files_not_tidied", directory=str(self._directory), cause=str(error))
             self._moved.clear()
-            try:
-                async with asyncio.timeout(self._options.interval_s):
-                    await self._moved.wait()
-            except TimeoutError:
+            if not await is_set_within(self._moved, self._options.interval_s):
                 log.debug("files_looked_at", directory=str(self._directory))
 
     async def tidy(self) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import google_crc32c
@@ -76,7 +75,8 @@ class Savepoint:
         over. Raises ConfigError for a text that is nobody's; `origin` is named in it.
         """
         try:
-            stored = msgspec.convert(_parsed(text.decode()), _Stored)
+            kept = [line for line in text.decode().splitlines() if _TOML_LINE.fullmatch(line)]
+            stored = msgspec.convert(tomllib.loads("\n".join(kept)), _Stored)
         except (ValueError, msgspec.ValidationError) as error:
             raise ConfigError(
                 f"{origin} is no savepoint of a Drainer ({error}); correct or delete it, and give"
@@ -116,10 +116,10 @@ _CLAIM = "# the last line is a checksum"
 def _check_whole(text: bytes, written: _StoredWritten | None, origin: str) -> None:
     """One bit makes another number of a number. Raises ConfigError."""
     before, found, _ = text.rpartition(f"\n{_CHECKSUM} = ".encode())
-    told = written.checksum if written is not None else ""
+    stored = written.checksum if written is not None else ""
     if not text.endswith(b"\n") or (
-        (told or text.startswith(_CLAIM.encode()))
-        and (not found or told != f"{google_crc32c.value(before):08x}")
+        (stored or text.startswith(_CLAIM.encode()))
+        and (not found or stored != f"{google_crc32c.value(before):08x}")
     ):
         raise ConfigError(
             f"{origin} is not as it was written: it was cut, its checksum does not match, or"
@@ -128,8 +128,3 @@ def _check_whole(text: bytes, written: _StoredWritten | None, origin: str) -> No
 
 
 _TOML_LINE = re.compile(r"\s*([\w\"'.-]+\s*=.*|\[[^\]]+\]|#.*|)\s*")
-
-
-def _parsed(text: str) -> Mapping[str, object]:
-    kept = [line for line in text.splitlines() if _TOML_LINE.fullmatch(line)]
-    return tomllib.loads("\n".join(kept))

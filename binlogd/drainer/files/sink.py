@@ -30,9 +30,9 @@ from binlogd.drainer.messages.pb_rows import ChangeEncoder
 from binlogd.drainer.messages.pb_write import ddl_binlog, ddl_text, dml_binlog
 from binlogd.drainer.pending import PendingItem, PendingLimits, PendingTransactions, pending
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn, combined
+from binlogd.drainer.txn import Ddl, Dml, Txn, combined
 from binlogd.errors import CorruptRow, LogFailed, RowMismatch
-from binlogd.host.disk import let_go, opened_again
+from binlogd.host.disk import disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.tidb.model import ActionType
 from binlogd.tidb.per_table import PerTable
@@ -90,15 +90,13 @@ class FileSink:
 
     async def open(self) -> Checkpoint | None:
         """Locks the directory, verifies what the savepoint does not cover, cuts a torn tail."""
-        try:
+        with disk_errors(self._directory):
             await self._disk.make_directory(self._directory)
             self._lock = await self._disk.lock(self._directory / LOCK_NAME)
             savepoint = await self._load()
             await self._open_tail(savepoint)
             if savepoint is None and self._written_ts == NO_TS:  # so that the first may be torn
                 await self.save(Checkpoint(NO_TS))
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
         checkpoint = savepoint.checkpoint if savepoint else None
         if checkpoint is not None and checkpoint.commit_ts == NO_TS:
             checkpoint = None  # nobody has got that far yet
@@ -162,7 +160,7 @@ class FileSink:
                 try:
                     events.extend(islice(rows, SLICE_ROWS))
                 except CorruptRow as error:
-                    raise RowMismatch(_name_of(change), txn.commit_ts, str(error)) from error
+                    raise RowMismatch(change.table.label, txn.commit_ts, str(error)) from error
                 if len(events) - count < SLICE_ROWS:
                     break
                 await asyncio.sleep(0)
@@ -240,11 +238,9 @@ class FileSink:
         assert self._file is not None, "save before open"
         name = self._name
         written = DurableUpTo(name.name, self._file.size, self._written_ts)
-        try:
+        with disk_errors(self._savepoint):
             text = Savepoint(checkpoint, written).to_toml()
             await self._disk.write_whole(self._savepoint, text)
-        except OSError as error:
-            raise LogFailed(self._savepoint, error) from error
         self._archive.saved(name)
 
     async def close(self) -> None:
@@ -269,7 +265,3 @@ def _fitting(records: Sequence[PendingItem[bytes]], room_bytes: int) -> int:
             return count
         size_bytes += each.size_bytes
     return len(records)
-
-
-def _name_of(change: TableChange) -> str:
-    return f"`{change.table.database}`.`{change.table.info.name}`"

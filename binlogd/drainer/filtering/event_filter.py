@@ -18,13 +18,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from binlogd.drainer.filtering.glob import glob
 from binlogd.errors import ConfigError
 from binlogd.tidb.ddl_text import words
+from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.wire.peek import Mutation
 
-_ROW_EVENTS = {"insert": 0, "update": 1, "delete": 4}
+_ROW_EVENTS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 _DDL_EVENTS = frozenset(
     {
         "create database",
@@ -79,12 +81,9 @@ class EventFilter:
 
     def __init__(self, rules: Iterable[EventRule] = (), *, is_case_sensitive: bool = False) -> None:
         self._rules = [_Rule(rule, is_case_sensitive=is_case_sensitive) for rule in rules]
-        self._row_kinds: dict[tuple[str, str], frozenset[int]] = {}
-
-    @property
-    def has_rules(self) -> bool:
+        self.has_rules = bool(self._rules)
         """Without any, everything is kept."""
-        return bool(self._rules)
+        self._ignored_kinds = lru_cache(_ANSWERS_KEPT_MAX)(self._ignored_row_kinds)
 
     def ignores_ddl(self, database: str, table: str, query: str) -> bool:
         """Whether a statement, as its user typed it, is left out."""
@@ -99,32 +98,24 @@ class EventFilter:
 
     def kept(self, database: str, table: str, mutation: Mutation) -> Mutation:
         """The mutation without the rows that are left out; itself when it keeps all."""
-        if not self._rules:
-            return mutation
         ignored = self._ignored_kinds(database, table)
         if not ignored.intersection(mutation.sequence):
             return mutation
         return Mutation(
             mutation.table_id,
-            [] if _ROW_EVENTS["insert"] in ignored else mutation.inserted,
-            [] if _ROW_EVENTS["update"] in ignored else mutation.updated,
-            [] if _ROW_EVENTS["delete"] in ignored else mutation.deleted,
+            [] if INSERT in ignored else mutation.inserted,
+            [] if UPDATE in ignored else mutation.updated,
+            [] if DELETE in ignored else mutation.deleted,
             mutation.sequence.translate(None, delete=bytes(ignored)),
         )
 
-    def _ignored_kinds(self, database: str, table: str) -> frozenset[int]:
-        key = database, table
-        found = self._row_kinds.get(key)
-        if found is None:
-            if len(self._row_kinds) >= _ANSWERS_KEPT_MAX:
-                self._row_kinds.clear()
-            rules = [rule for rule in self._rules if rule.matches(database, table)]
-            found = self._row_kinds[key] = frozenset(
-                kind
-                for event, kind in _ROW_EVENTS.items()
-                if any(rule.decides(event, is_ddl=False) for rule in rules)
-            )
-        return found
+    def _ignored_row_kinds(self, database: str, table: str) -> frozenset[int]:
+        rules = [rule for rule in self._rules if rule.matches(database, table)]
+        return frozenset(
+            kind
+            for event, kind in _ROW_EVENTS.items()
+            if any(rule.decides(event, is_ddl=False) for rule in rules)
+        )
 
 
 def event_of(query: str) -> str:

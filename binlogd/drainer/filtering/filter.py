@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from binlogd.drainer.filtering.event_filter import EventFilter
 from binlogd.drainer.filtering.loopback import LoopControl
@@ -67,23 +68,14 @@ class TableFilter:
             (_matcher(each.database), _matcher(each.table)) for each in ignored_tables
         ]
         self._ignored_commit_ts = ignored_commit_ts
-        self._answers: dict[tuple[str, str], bool] = {}
-
-    def replicates(self, database: str, table: str) -> bool:
+        self.replicates: Callable[[str, str], bool] = lru_cache(_ANSWERS_KEPT_MAX)(self._replicates)
         """Whether changes of a table are applied; `table` "" asks for the database itself."""
-        key = database, table
-        answer = self._answers.get(key)
-        if answer is None:
-            if len(self._answers) >= _ANSWERS_KEPT_MAX:
-                self._answers.clear()
-            answer = self._answers[key] = self._decide(database, table)
-        return answer
 
     def ignores_transaction(self, commit_ts: Tso) -> bool:
         """Whether an operator chose to pass over this transaction."""
         return commit_ts in self._ignored_commit_ts
 
-    def _decide(self, database: str, table: str) -> bool:
+    def _replicates(self, database: str, table: str) -> bool:
         if self._do_databases or self._do_tables:
             is_allowed = any(matches(database) for matches in self._do_databases) or any(
                 of_database(database) and of_table(table)

@@ -46,8 +46,7 @@ class LoopControl:
         try:
             return any(value == self.channel_id for value in _channels(table, mutation))
         except CorruptRow as error:
-            label = f"{table.database}.{table.info.name}"
-            raise RowMismatch(label, commit_ts, str(error)) from error
+            raise RowMismatch(table.label, commit_ts, str(error)) from error
 
     def is_own_ddl(self, job: Job, query: str) -> bool:
         """Whether a DDL came through this channel; `query` is the text of the binlog."""

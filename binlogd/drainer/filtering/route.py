@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from binlogd.drainer.filtering.glob import glob
 from binlogd.errors import ConfigError
 from binlogd.tidb.model import TableAt
+from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.schema import Named
 
 KEPT_MAX = 20_000
@@ -43,8 +45,9 @@ class TableRouter:
         self._of_tables = [(s, t, rule) for s, t, rule in compiled if t is not None]
         self._of_schemas = [(s, rule) for s, t, rule in compiled if t is None]
         self.has_rules = bool(compiled)
-        self._names: dict[Named, Named] = {}
-        self._tables: dict[tuple[int, int], tuple[TableAt, TableAt]] = {}
+        self._named = lru_cache(KEPT_MAX)(self._routed)
+        self.table = PerTable(self._table, KEPT_MAX).of
+        """A table under its name downstream; the same object for the same one."""
         self._owners: dict[tuple[str, str], Named] = {}
         self._owners_max = KEPT_MAX
 
@@ -53,30 +56,13 @@ class TableRouter:
 
         Raises ConfigError where more than one rule of a kind matches.
         """
-        if not self.has_rules or not name.database:
-            return name
-        found = self._names.get(name)
-        if found is None:
-            if len(self._names) >= KEPT_MAX:
-                self._names.clear()
-            found = self._names[name] = self._routed(name)
-        return found
+        return self._named(name) if self.has_rules and name.database else name
 
-    def table(self, table: TableAt) -> TableAt:
-        """The table under its name downstream; the same object for the same one."""
-        place = table.info.id, table.version
-        kept = self._tables.get(place)
-        if kept is not None and kept[0] is table:
-            return kept[1]
-        if len(self._tables) >= KEPT_MAX:
-            self._tables.clear()
+    def _table(self, table: TableAt) -> TableAt:
         name = self.name(Named(table.database, table.info.name))
-        info = replace(table.info, name=name.table)
-        routed = replace(table, database=name.database, info=info)
-        self._tables[place] = table, routed
-        return routed
+        return replace(table, database=name.database, info=replace(table.info, name=name.table))
 
-    def claim(self, name: Named, exists: Callable[[Named], bool]) -> None:
+    def reserve(self, name: Named, exists: Callable[[Named], bool]) -> None:
         """Called for each table that comes; `exists` tells whether one is still upstream.
 
         Raises ConfigError for a second one with the same name downstream.

@@ -49,7 +49,7 @@ class AvroSchemas:
                 made[place] = self._made(table, txn.commit_ts)
                 for each in made[place].messages:
                     if (each.subject, each.text) not in self._ids:
-                        new = NewSchema(each.subject, each.text, _name(table), txn.commit_ts)
+                        new = NewSchema(each.subject, each.text, table.label, txn.commit_ts)
                         wanted[each.subject, each.text] = new
         ids = await self._registry.ids_of(list(wanted.values())) if wanted else []
         self._ids.update(zip(wanted, ids, strict=True))
@@ -70,26 +70,22 @@ class AvroSchemas:
         try:
             made = AvroTable(table, self._topic_of(table.database, table.info.name))
         except CorruptRow as error:
-            raise RowMismatch(_name(table), commit_ts, str(error)) from error
+            raise RowMismatch(table.label, commit_ts, str(error)) from error
         for kind, name in (("the topic", made.topic), ("the schema", made.name)):
-            owner = self._owners.setdefault(f"{kind} {name}", _name(table))
-            if owner != _name(table):
+            owner = self._owners.setdefault(f"{kind} {name}", table.label)
+            if owner != table.label:
                 raise _collision(table, commit_ts, f"{kind} {name} is that of {owner} already")
         same = twins(table)
         if same:
-            told = f"its columns {' and '.join(same)} have one name in Avro"
-            raise _collision(table, commit_ts, told)
+            problem = f"its columns {' and '.join(same)} have one name in Avro"
+            raise _collision(table, commit_ts, problem)
         return made
 
 
-def _collision(table: TableAt, commit_ts: Tso, told: str) -> SchemaRefused:
+def _collision(table: TableAt, commit_ts: Tso, problem: str) -> SchemaRefused:
     return SchemaRefused(
-        f"{_name(table)} cannot be written in Avro, at commit_ts {commit_ts}: {told}",
+        f"{table.label} cannot be written in Avro, at commit_ts {commit_ts}: {problem}",
         todo="rename one of them, upstream or (a table) by syncer.table-migrate-rule, or leave the"
         " table out (syncer.ignore-table)",
         skip_ts=commit_ts,
     )
-
-
-def _name(table: TableAt) -> str:
-    return f"{table.database}.{table.info.name}"

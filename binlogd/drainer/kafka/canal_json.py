@@ -21,13 +21,13 @@ import msgspec
 from binlogd.drainer.kafka.message import KafkaMessage
 from binlogd.drainer.kafka.row_events import (
     ColumnWriters,
-    EventKind,
     RowEvent,
     RowReader,
     key_columns,
     text_of,
     visible_columns,
 )
+from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import Ddl, Dml
 from binlogd.tidb.columns import shortest_single
@@ -108,11 +108,11 @@ class CanalJson:
             "mysqlType": shape.mysql_types,
             "data": [shape.columns.values(event.present)],
         }
-        if event.kind is EventKind.UPDATE and event.old is not None:
+        if event.kind is RowKind.UPDATE and event.old is not None:
             document["old"] = [shape.columns.values(event.old)]
         key = shape.columns.key(event.present)
         route = key or f"{database}.{table}".encode()
-        value, kind = msgspec.json.encode(document), event.kind.word
+        value, kind = msgspec.json.encode(document), event.kind.name.lower()
         return KafkaMessage(database, table, route, key, value, commit_ts, kind)
 
 

@@ -16,13 +16,14 @@ from typing import Any, Protocol
 
 from binlogd import __version__
 from binlogd.drainer.kafka.message import KafkaMessage
-from binlogd.drainer.kafka.row_events import ColumnWriters, EventKind, RowEvent, RowReader
+from binlogd.drainer.kafka.row_events import ColumnWriters, RowEvent, RowReader
+from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.txn import Ddl, Dml
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import Value
 from binlogd.tso import Tso, physical_ms
 
-_OPS = {EventKind.INSERT: "c", EventKind.UPDATE: "u", EventKind.DELETE: "d"}
+_OPS = {RowKind.INSERT: "c", RowKind.UPDATE: "u", RowKind.DELETE: "d"}
 Document = dict[str, Any]
 
 
@@ -71,7 +72,7 @@ class Debezium:
         """A message for each row, and one without a value after each delete."""
         orders: dict[str, int] = {}
         for total, event in enumerate(self._reader.events(dml), 1):
-            name = f"{event.table.database}.{event.table.info.name}"
+            name = event.table.label
             orders[name] = orders.get(name, 0) + 1
             transaction = {
                 "id": str(dml.start_ts),
@@ -114,9 +115,9 @@ class Debezium:
         route = encoded.routes.key(event.present)
         key = encoded.key(route, event.present) if route is not None else None
         route = route or f"{database}.{table}".encode()
-        made = KafkaMessage(database, table, route, key, value, commit_ts, event.kind.word)
+        made = KafkaMessage(database, table, route, key, value, commit_ts, event.kind.name.lower())
         yield made
-        if event.kind is EventKind.DELETE and key is not None:
+        if event.kind is RowKind.DELETE and key is not None:
             yield made._replace(value=None)
 
     def _source(self, database: str, table: str, commit_ts: Tso) -> Document:

@@ -7,7 +7,8 @@ number: `{"schema": …, "payload": …}`. Source: KIP-481 (a Decimal as a numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,8 +26,7 @@ class DebeziumJson:
     """An `Encoding`."""
 
     def __init__(self, *, has_schemas: bool = False) -> None:
-        kind: Callable[[TableAt], EncodedTable] = _TableWithSchemas if has_schemas else _Table
-        self.of_table = PerTable(kind).of
+        self.of_table = PerTable[EncodedTable](partial(_Table, has_schemas=has_schemas)).of
         self._ddl = _Beside(ddl_schema() if has_schemas else None)
 
     def ddl(self, document: Document) -> bytes:
@@ -48,37 +48,21 @@ class _Beside:
 class _Table:
     """What all messages of a table have in common."""
 
-    def __init__(self, table: TableAt) -> None:
+    def __init__(self, table: TableAt, *, has_schemas: bool) -> None:
+        form = MessageTypes(table, _number) if has_schemas else None
         self.columns = self.routes = plain_columns(table)
+        if form is not None:
+            self.columns = ColumnWriters(table.info, form.writer)
+        self._key = _Beside(form.key_schema()) if form is not None else None
+        self.value = _Beside(form.value_schema() if form is not None else None).encode
 
     def key(self, route: bytes, values: Mapping[int, Value]) -> bytes:
-        del values
-        return route
-
-    def value(self, envelope: Document) -> bytes:
-        return msgspec.json.encode(envelope)
-
-
-class _TableWithSchemas:
-    def __init__(self, table: TableAt) -> None:
-        form = MessageTypes(table, _number)
-        self.routes = plain_columns(table)
-        self.columns = ColumnWriters(table.info, form.writer)
-        self._key, self._value = _Beside(form.key_schema()), _Beside(form.value_schema())
-        self.value = self._value.encode
-
-    def key(self, route: bytes, values: Mapping[int, Value]) -> bytes:
-        del route
-        return self._key.encode(self.columns.keys(values))
+        return route if self._key is None else self._key.encode(self.columns.keys(values))
 
 
 def plain_columns(table: TableAt) -> ColumnWriters[Any]:
     """The columns of a table where there is no schema."""
-    return ColumnWriters(table.info, MessageTypes(table, _as_told).writer)
-
-
-def _as_told(_scale: int) -> Writer:
-    return lambda value: value
+    return ColumnWriters(table.info, MessageTypes(table, lambda _scale: lambda value: value).writer)
 
 
 def _number(_scale: int) -> Writer:

@@ -23,7 +23,7 @@ class MessageTypes:
 
     def __init__(self, table: TableAt, exact: Exact) -> None:
         self._table, self._exact = table, exact
-        self.place = f"tidb.{table.database}.{table.info.name}"
+        self.place = f"tidb.{table.label}"
         """What the names of its schemas begin with."""
 
     def writer(self, column: Column) -> Writer:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Generic, TypeVar
 
 import msgspec
 
+from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.txn import Dml
 from binlogd.errors import CorruptRow
 from binlogd.tidb.model import Column, Table, TableAt
@@ -23,25 +23,12 @@ from binlogd.wire.in_order import DELETE, INSERT, changes_of
 W = TypeVar("W")
 
 
-class EventKind(Enum):
-    """What happened to a row."""
-
-    INSERT = 0
-    UPDATE = 1
-    DELETE = 4
-
-    @property
-    def word(self) -> str:
-        """As a header says it."""
-        return self.name.lower()
-
-
 @dataclass(frozen=True, slots=True)
 class RowEvent:
     """One row; `old` is None for an insert, `new` for a delete; values by column id."""
 
     table: TableAt
-    kind: EventKind
+    kind: RowKind
     old: Mapping[int, Value] | None
     new: Mapping[int, Value] | None
 
@@ -133,11 +120,11 @@ class RowReader:
             key = [each.id for each in key_columns(table.info)]
             for kind, old, new in changes_of(change.mutation, decoder):
                 if kind == INSERT:
-                    yield RowEvent(table, EventKind.INSERT, None, new)
+                    yield RowEvent(table, RowKind.INSERT, None, new)
                 elif kind == DELETE:
-                    yield RowEvent(table, EventKind.DELETE, old, None)
+                    yield RowEvent(table, RowKind.DELETE, old, None)
                 elif any(old.get(each) != new.get(each) for each in key):
-                    yield RowEvent(table, EventKind.DELETE, old, None)
-                    yield RowEvent(table, EventKind.INSERT, None, new)
+                    yield RowEvent(table, RowKind.DELETE, old, None)
+                    yield RowEvent(table, RowKind.INSERT, None, new)
                 else:
-                    yield RowEvent(table, EventKind.UPDATE, old, new)
+                    yield RowEvent(table, RowKind.UPDATE, old, new)

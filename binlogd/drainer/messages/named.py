@@ -55,10 +55,6 @@ class NamedDdl(NamedTuple):
     text: str
 
 
-def _no_rows() -> Iterator[NamedRow]:
-    return iter(())
-
-
 @dataclass(frozen=True, slots=True)
 class NamedTransaction:
     """One record: a DDL, or rows. `rows()` decodes anew each time, and raises Corrupt.
@@ -68,4 +64,4 @@ class NamedTransaction:
 
     commit_ts: Tso
     ddl: NamedDdl | None
-    rows: Callable[[], Iterator[NamedRow]] = field(default=_no_rows)
+    rows: Callable[[], Iterator[NamedRow]] = field(default=lambda: iter(()))

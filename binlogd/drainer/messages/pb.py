@@ -101,7 +101,7 @@ class PbReader:
         at += 2 + data[at + 1]
         head = self._heads.get(data[begin:at])
         if head is None or data[at] != _VALUE_TAG:
-            return self._odd_column(data[begin:stop], at - begin)
+            return self._column_of_any_layout(data[begin:stop], at - begin)
         size, value_at = data[at + 1], at + 2
         if size > 0x7F:
             size, value_at = read_uvarint(data, at + 1)
@@ -111,12 +111,12 @@ class PbReader:
             return NamedColumn(head.name, head.mysql_type, value, None)
         size, changed_at = read_uvarint(data, end + 1)
         if data[end] != _CHANGED_TAG or changed_at + size != stop:
-            return self._odd_column(data[begin:stop], at - begin)
+            return self._column_of_any_layout(data[begin:stop], at - begin)
         value = _read_datum(data[value_at:end], head.tp)
         changed = _read_datum(data[changed_at:stop], head.tp)
         return NamedColumn(head.name, head.mysql_type, value, changed)
 
-    def _odd_column(self, data: bytes, head_bytes: int) -> NamedColumn:
+    def _column_of_any_layout(self, data: bytes, head_bytes: int) -> NamedColumn:
         """A column of any layout; remembers its head if it is of the usual one."""
         spans = _spans(data, 0, len(data))
         parts = {tag >> 3: data[at:end] for tag, at, end in spans if tag & 7 == 2}

@@ -31,10 +31,10 @@ from binlogd.drainer.messages.pb_write import (
 from binlogd.errors import CorruptRow
 from binlogd.tidb.columns import Reader, reader_of
 from binlogd.tidb.datum import skip_datum
-from binlogd.tidb.kinds import OddRow, SchemaState
+from binlogd.tidb.kinds import INSERT, UPDATE, SchemaState, UnexpectedLayout
 from binlogd.tidb.layout import (
     FLAG_OF,
-    ODD,
+    UNEXPECTED_LAYOUT,
     DatumPlace,
     DatumStep,
     Form,
@@ -50,8 +50,6 @@ from binlogd.wire.peek import Mutation
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-_INSERT, _UPDATE = 0, 1  # of Mutation.sequence
 
 
 class ChangeEncoder:
@@ -70,9 +68,9 @@ class ChangeEncoder:
         inserted, updated = iter(mutation.inserted), iter(mutation.updated)
         deleted = iter(mutation.deleted)
         for kind in mutation.sequence:
-            if kind == _INSERT:
+            if kind == INSERT:
                 yield self.insert(next(inserted))
-            elif kind == _UPDATE:
+            elif kind == UPDATE:
                 yield self.update(next(updated))
             else:
                 yield self.delete(next(deleted))
@@ -100,7 +98,7 @@ class ChangeEncoder:
 
     def _walked(self) -> RowEvents:
         if self._events is None:
-            raise OddRow
+            raise UnexpectedLayout
         return self._events
 
 
@@ -149,24 +147,24 @@ class RowEvents:
         self._delete = [begins[RowKind.DELETE], *nulls]
 
     def insert(self, row: bytes) -> bytes:
-        """The event of an inserted row. Raises ODD, CorruptRow."""
+        """The event of an inserted row. Raises UNEXPECTED_LAYOUT, CorruptRow."""
         out = self._insert[:]
         begin = walk(self._handle, row, 0, out)
         end_of_insert(row, begin, walk(self._inserted, row, begin, out))
         return event_entry(out)
 
     def update(self, row: bytes) -> bytes:
-        """The event of an updated row. Raises ODD, CorruptRow."""
+        """The event of an updated row. Raises UNEXPECTED_LAYOUT, CorruptRow."""
         out = self._update[:]
         if walk(self._new, row, walk(self._old, row, 0, out), out) != len(row):
-            raise OddRow
+            raise UnexpectedLayout
         return event_entry(out)
 
     def delete(self, row: bytes) -> bytes:
-        """The event of a deleted row. Raises ODD, CorruptRow."""
+        """The event of a deleted row. Raises UNEXPECTED_LAYOUT, CorruptRow."""
         out = self._delete[:]
         if walk(self._deleted, row, 0, out) != len(row):
-            raise OddRow
+            raise UnexpectedLayout
         return event_entry(out)
 
 
@@ -240,4 +238,4 @@ class _New(_Old):
 
 
 _AS_THEY_STAND = (Form.SIGNED, Form.UNSIGNED, Form.BYTES)
-_REFUSED = (*ODD, CorruptRow)
+_REFUSED = (*UNEXPECTED_LAYOUT, CorruptRow)

@@ -18,7 +18,7 @@ from binlogd.tidb.columns import Value
 from binlogd.tidb.datum import compact_bytes, comparable_float
 from binlogd.tidb.layout import Form, form_of
 from binlogd.tidb.model import Column, Table, Tp
-from binlogd.tidb.varint import uvarint, varint
+from binlogd.tidb.varint import bytes_field, uvarint, varint
 from binlogd.tso import Tso
 
 _DML_HEAD, _DDL_HEAD = b"\x08\x00\x10", b"\x08\x01\x10"
@@ -26,18 +26,6 @@ _DML_HEAD, _DDL_HEAD = b"\x08\x00\x10", b"\x08\x01\x10"
 
 # A row holds whatever its table says: the datum functions take the value as it is (`Any`), since
 # the type of the column, which chose the function, vouches for it.
-
-
-def _signed(value: Any) -> bytes:
-    return NULL_DATUM if value is None else b"\x08" + varint(value)
-
-
-def _unsigned(value: Any) -> bytes:
-    return NULL_DATUM if value is None else b"\x09" + uvarint(value)
-
-
-def _real(value: Any) -> bytes:
-    return NULL_DATUM if value is None else b"\x05" + comparable_float(value)
 
 
 def _bytes(value: Any) -> bytes:
@@ -49,10 +37,10 @@ def _text(value: Any) -> bytes:
 
 
 _DATUMS: dict[Form, Callable[[Any], bytes]] = {
-    Form.SIGNED: _signed,
-    Form.UNSIGNED: _unsigned,
+    Form.SIGNED: lambda value: NULL_DATUM if value is None else b"\x08" + varint(value),
+    Form.UNSIGNED: lambda value: NULL_DATUM if value is None else b"\x09" + uvarint(value),
     Form.BYTES: _bytes,
-    Form.FLOAT: _real,
+    Form.FLOAT: lambda value: NULL_DATUM if value is None else b"\x05" + comparable_float(value),
 }
 """Of values that the file has as numbers or bytes; all others are text."""
 
@@ -217,42 +205,33 @@ class TableEncoder:
 
 def event_heads(database: str, table: Table) -> list[bytes]:
     """What an event begins with, by its kind."""
-    names = _bytes_field(b"\x0a", database.encode()) + _bytes_field(b"\x12", table.name.encode())
+    names = bytes_field(b"\x0a", database.encode()) + bytes_field(b"\x12", table.name.encode())
     return [names + b"\x18" + bytes((kind,)) for kind in RowKind]
-
-
-def _bytes_field(tag: bytes, content: bytes) -> bytes:
-    return tag + uvarint(len(content)) + content
 
 
 def column_head(column: Column) -> bytes:
     """Name, tp and mysql_type of a column, each with its tag."""
     return (
-        _bytes_field(b"\x0a", column.name.encode())
-        + _bytes_field(b"\x12", bytes((column.field_type.tp,)))
-        + _bytes_field(b"\x1a", mysql_type(column).encode())
+        bytes_field(b"\x0a", column.name.encode())
+        + bytes_field(b"\x12", bytes((column.field_type.tp,)))
+        + bytes_field(b"\x1a", mysql_type(column).encode())
     )
 
 
 def event_entry(pieces: Iterable[bytes]) -> bytes:
     """An entry of `DMLData.events`: what it begins with, and the entries of its `row`."""
-    event = b"".join(pieces)
-    return b"\x0a" + uvarint(len(event)) + event
+    return bytes_field(b"\x0a", b"".join(pieces))
 
 
 def dml_binlog(commit_ts: Tso, events: Iterable[bytes]) -> bytes:
     """A `Binlog` of the rows of one transaction, as `TableEncoder` gives them."""
-    data = b"".join(events)
-    return b"".join((_DML_HEAD, uvarint(commit_ts), b"\x1a", uvarint(len(data)), data))
+    return _DML_HEAD + uvarint(commit_ts) + bytes_field(b"\x1a", b"".join(events))
 
 
 def ddl_binlog(commit_ts: Tso, text: str) -> bytes:
     """A `Binlog` of one DDL; see `ddl_text`."""
-    return (
-        _DDL_HEAD
-        + uvarint(commit_ts)
-        + _bytes_field(b"\x22", text.encode(errors="surrogateescape"))
-    )
+    raw = text.encode(errors="surrogateescape")
+    return _DDL_HEAD + uvarint(commit_ts) + bytes_field(b"\x22", raw)
 
 
 def ddl_text(database: str, query: str) -> str:

@@ -21,8 +21,8 @@ from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import SchemaState, Tp
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
+from binlogd.tidb.varint import bytes_field, uvarint
 from binlogd.tso import Tso
-from binlogd.wire.fields import uvarint
 from binlogd.wire.in_order import INSERT, UPDATE, changes_of
 from binlogd.wire.peek import Mutation
 
@@ -42,15 +42,15 @@ class SecondaryEncoder:
         self._decoder = RowDecoder(replace(table, info=replace(info, columns=columns)))
         self._columns = [(each.id, _writer_of(each), _missing(each)) for each in columns]
         self._head = (
-            _field(b"\x0a", table.database.encode())
-            + _field(b"\x12", info.name.encode())
-            + b"".join(_field(b"\x1a", _column_info(each)) for each in info.columns)
+            bytes_field(b"\x0a", table.database.encode())
+            + bytes_field(b"\x12", info.name.encode())
+            + b"".join(bytes_field(b"\x1a", _column_info(each)) for each in info.columns)
         )
-        self._tail = b"".join(_field(b"\x2a", _key(*key)) for key in _unique_keys(info))
+        self._tail = b"".join(bytes_field(b"\x2a", _key(*key)) for key in _unique_keys(info))
 
     def table(self, mutations: Iterable[bytes]) -> bytes:
         """An entry of `DMLData.tables`, of entries that `mutations` gave."""
-        return _field(b"\x0a", b"".join((self._head, *mutations, self._tail)))
+        return bytes_field(b"\x0a", b"".join((self._head, *mutations, self._tail)))
 
     def mutations(self, mutation: Mutation) -> Iterator[bytes]:
         """An entry of `Table.mutations` for each row, in their order. Raises CorruptRow."""
@@ -76,33 +76,29 @@ class SecondaryEncoder:
 
 def dml_message(commit_ts: Tso, tables: Iterable[bytes]) -> bytes:
     """A `Binlog` of the rows of one transaction, of what `SecondaryEncoder.table` gave."""
-    return b"\x08\x00\x10" + uvarint(commit_ts) + _field(b"\x1a", b"".join(tables))
+    return b"\x08\x00\x10" + uvarint(commit_ts) + bytes_field(b"\x1a", b"".join(tables))
 
 
 def ddl_message(commit_ts: Tso, database: str, table: str, query: bytes) -> bytes:
     """A `Binlog` of a DDL; `query` is the text as the upstream's binlog has it."""
-    names = _field(b"\x0a", database.encode()) + _field(b"\x12", table.encode())
-    data = names + _field(b"\x1a", query)
-    return b"\x08\x01\x10" + uvarint(commit_ts) + _field(b"\x22", data)
+    names = bytes_field(b"\x0a", database.encode()) + bytes_field(b"\x12", table.encode())
+    data = names + bytes_field(b"\x1a", query)
+    return b"\x08\x01\x10" + uvarint(commit_ts) + bytes_field(b"\x22", data)
 
 
 def _mutation(kind: RowKind, row: bytes, before: bytes | None = None) -> bytes:
-    content = b"\x08" + bytes((kind,)) + _field(b"\x12", row)
+    content = b"\x08" + bytes((kind,)) + bytes_field(b"\x12", row)
     if before is not None:
-        content += _field(b"\x1a", before)
-    return _field(b"\x22", content)
-
-
-def _field(tag: bytes, content: bytes) -> bytes:
-    return tag + uvarint(len(content)) + content
+        content += bytes_field(b"\x1a", before)
+    return bytes_field(b"\x22", content)
 
 
 def _column_info(column: Column) -> bytes:
     kind = column.field_type
     return b"".join(
         (
-            _field(b"\x0a", column.name.encode()),
-            _field(b"\x12", mysql_type(column).encode()),
+            bytes_field(b"\x0a", column.name.encode()),
+            bytes_field(b"\x12", mysql_type(column).encode()),
             b"\x18\x01" if column.is_primary_key else b"\x18\x00",
             b"\x20" + uvarint(kind.flen),
             b"\x28" + uvarint(kind.decimal),
@@ -123,8 +119,8 @@ def _unique_keys(info: Table) -> Iterator[tuple[str, list[str]]]:
 
 
 def _key(name: str, columns: list[str]) -> bytes:
-    return _field(b"\x0a", name.encode()) + b"".join(
-        _field(b"\x12", column.encode()) for column in columns
+    return bytes_field(b"\x0a", name.encode()) + b"".join(
+        bytes_field(b"\x12", column.encode()) for column in columns
     )
 
 
@@ -153,7 +149,7 @@ def _writer_of(column: Column) -> Callable[[Any], bytes]:
 
 
 def _entry(content: bytes) -> bytes:
-    return b"\x0a" + uvarint(len(content)) + content
+    return bytes_field(b"\x0a", content)
 
 
 def _varint(tag: bytes) -> Callable[[Any], bytes]:
@@ -166,7 +162,7 @@ def _real(value: Any) -> bytes:
 
 def _bits(size: int) -> Callable[[Any], bytes]:
     def write(value: Any) -> bytes:
-        return _NULL if value is None else _entry(_field(b"\x2a", value.to_bytes(size, "big")))
+        return _NULL if value is None else _entry(bytes_field(b"\x2a", value.to_bytes(size, "big")))
 
     return write
 
@@ -178,6 +174,6 @@ def _text(tag: bytes) -> Callable[[Any], bytes]:
         if value is None:
             return _NULL
         raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-        return _entry(_field(tag, raw))
+        return _entry(bytes_field(tag, raw))
 
     return write

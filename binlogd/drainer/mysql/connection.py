@@ -35,6 +35,7 @@ from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.wire.mysql import MysqlConnection
 
 CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 300.0
 ATTEMPTS_MAX = 10
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -235,12 +236,9 @@ WITHOUT_EFFECT = frozenset({"time_zone"})
 class SqlSession:
     """A connection. `connect` makes one, `close` ends it at once and is safe to call again."""
 
-    def __init__(
-        self, connection: ServerConnection, server: MySqlServer, answer_timeout_s: float
-    ) -> None:
+    def __init__(self, connection: ServerConnection, server: MySqlServer) -> None:
         self._connection = connection
         self._server = server
-        self._answer_timeout_s = answer_timeout_s
         self.warned = 0
         """Statements that the server did with warnings."""
 
@@ -251,7 +249,6 @@ class SqlSession:
         *,
         for_rows: bool = False,
         wishes: Sequence[bytes] = (),
-        answer_timeout_s: float = 300.0,
     ) -> SqlSession:
         """Connects and prepares the session. Raises DownstreamUnavailable, ConfigError.
 
@@ -268,7 +265,7 @@ class SqlSession:
             tls=server.tls,
             without_tls="the server offers no TLS, and syncer.to.security asks for it",
         )
-        session = cls(connection, server, answer_timeout_s)
+        session = cls(connection, server)
         is_ready = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -393,7 +390,7 @@ class SqlSession:
         clock = asyncio.get_running_loop().time
         begin_s = clock()
         try:
-            async with asyncio.timeout(None if is_long else self._answer_timeout_s):
+            async with asyncio.timeout(None if is_long else ANSWER_TIMEOUT_S):
                 if statement is None:
                     await self._connection.next_result()
                 else:

@@ -11,7 +11,8 @@ tables without any key. Source: tidb-binlog pkg/loader/model.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from binlogd.drainer import sql
@@ -25,8 +26,8 @@ _BINARY = ("blob", "binary", "geometry")
 class Piece(NamedTuple):
     """A part of a statement: pieces of one `head` are joined by commas.
 
-    Without a head, `item` is a statement of its own. `finds_row`: a row that is not there is an
-    oddity (None: nothing can be told).
+    Without a head, `item` is a statement of its own. `finds_row`: a row that it does not
+    find is counted as missing.
     """
 
     head: bytes
@@ -133,24 +134,19 @@ class NamedTable:
         if there.is_json:
             return name + b" = CAST(" + literal + b" AS JSON)"
         plain = name + b" = " + literal
-        if isinstance(column.old, bytes) and literal.startswith(b"'"):
-            plain += (
-                b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
-            )
-        return plain
+        is_text = isinstance(column.old, bytes) and literal.startswith(b"'")
+        return plain + sql.as_bytes(name, literal) if is_text else plain
 
 
 def value_literal(value: Value, mysql_type: str) -> bytes:
     """A value as a server reads it in a statement, whatever its character set."""
-    if value is None:
-        return sql.NULL
-    if isinstance(value, int):
-        return b"%d" % value
-    if isinstance(value, float):
-        return sql.float_literal(value)
-    if isinstance(value, bytes):
-        return (b"_binary" if is_binary(mysql_type) else b"") + sql.quoted(value)
-    return value.encode() if mysql_type == "decimal" else sql.text(value)
+    return _renderer(mysql_type)(value)
+
+
+@lru_cache(maxsize=256)
+def _renderer(mysql_type: str) -> Callable[[Value], bytes]:
+    is_decimal = mysql_type == "decimal"
+    return sql.renderer_of(is_binary=is_binary(mysql_type), is_decimal=is_decimal)
 
 
 def is_binary(mysql_type: str) -> bool:

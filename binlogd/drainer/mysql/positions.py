@@ -26,8 +26,7 @@ _UNKNOWN = 1105
 class Positions:
     """The last pair that is known."""
 
-    def __init__(self, *, every_s: float = EVERY_S) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._next_s = 0.0
         self._pair: dict[str, int] = {}
 
@@ -41,7 +40,7 @@ class Positions:
 
         Raises DownstreamUnavailable.
         """
-        self._next_s = asyncio.get_running_loop().time() + self._every_s
+        self._next_s = asyncio.get_running_loop().time() + EVERY_S
         try:
             rows = await session.rows(QUESTION)
         except SqlRefused as error:

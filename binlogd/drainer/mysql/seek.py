@@ -26,9 +26,8 @@ from binlogd.drainer.rows.shape import Mode
 from binlogd.drainer.rows.target import Reader, RowStatement, Target, key_text
 from binlogd.errors import RowNotFound
 from binlogd.tidb.columns import Value
-from binlogd.tidb.kinds import Tp
+from binlogd.tidb.kinds import DELETE, UPDATE, Tp
 from binlogd.tidb.model import Column
-from binlogd.tidb.moved_rows import DELETE, UPDATE
 from binlogd.tso import Tso
 from binlogd.wire.in_order import rows_of
 
@@ -171,30 +170,30 @@ async def present(session: SqlSession, target: Target, keys: Sequence[bytes]) ->
 async def found(session: SqlSession, sought: Sought) -> bool:
     """Looks for the row, and changes it if it is there. Raises as `SqlSession.run`."""
     change, reader = sought.change, sought.reader
-    odd = {
+    inexact = {
         column: _PROBES[Tp(column.field_type.tp)] % sql.ident(column.name)
         for column in change.found_by
         if column.field_type.tp in _PROBES and change.values[column.id] is not None
     }
-    if not odd:
+    if not inexact:
         return False
     exact = [
         reader.equals(column, change.values[column.id], is_key=change.is_by_key)
         for column in change.found_by
-        if column not in odd
+        if column not in inexact
     ]
-    printed = b",".join(b"CONCAT(" + probe + b")" for probe in odd.values())
+    printed = b",".join(b"CONCAT(" + probe + b")" for probe in inexact.values())
     rows = await session.rows(
         b"SELECT %b FROM %b WHERE %b LIMIT %d FOR UPDATE"
         % (printed, reader.target.name, b" AND ".join(exact or [b"TRUE"]), CANDIDATES_MAX)
     )
     for row in rows:
         texts = [_text(each) for each in row]
-        pairs = zip(odd, texts, strict=True)
+        pairs = zip(inexact, texts, strict=True)
         if all(_is_equal(column, change.values[column.id], text) for column, text in pairs):
             named = [
                 b"CAST(CONCAT(" + probe + b") AS BINARY) = _binary" + sql.text(text or "")
-                for probe, text in zip(odd.values(), texts, strict=True)
+                for probe, text in zip(inexact.values(), texts, strict=True)
             ]
             where = b" WHERE " + b" AND ".join(exact + named) + b" LIMIT 1"
             return (await session.run(change.head + where)).affected > 0

@@ -263,7 +263,6 @@ class MySqlSink:
             retries_by_kind=dict(retries),
             ddl=self._watch.running,
             last_error=next((each.last_error for each in counters if each.last_error), ""),
-            is_safe_mode=self._options.shapes.is_safe,
             query_seconds=self._server.times.statistics(),
             rows_not_found=sum(each.rows_not_found for each in counters),
             values_in_doubt=self._in_doubt,

@@ -111,15 +111,14 @@ class Tables:
         return target
 
     async def _found(self, table: TableAt, commit_ts: Tso) -> DownstreamTable:
-        label = f"{table.database}.{table.info.name}"
         try:
             found = await self._look(table.database, table.info.name)
         except SqlRefused as error:
-            what = f"information_schema about {label}"
+            what = f"information_schema about {table.label}"
             raise error.of_rows(commit_ts, what, is_theirs=False) from error
         if found is None:
             missing = SqlRefused(NO_SUCH_TABLE, "the table does not exist downstream")
-            raise missing.of_rows(commit_ts, f"rows of {label}")
+            raise missing.of_rows(commit_ts, f"rows of {table.label}")
         return found
 
     def touched(self, ddl: Ddl) -> list[int]:

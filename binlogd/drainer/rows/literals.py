@@ -1,8 +1,9 @@
 """Row bytes to key and SQL literal, by a walk along the layout that TiDB has for the table.
 
-Invariant. Key and literal are those of the generic decoder, or the row is refused (ODD). Why it
-holds. `tidb.layout` compares ids, flags and the end of the row; each step gives what `sql.renderer`
-gives for the value of its column, without what stands around it, which `_FORMATS` has.
+Invariant. Key and literal are those of the generic decoder, or the row is refused
+(UNEXPECTED_LAYOUT). Why it holds. `tidb.layout` compares ids, flags and the end of the row; each
+step gives what `sql.renderer` gives for the value of its column, without what stands around it,
+which `_FORMATS` has.
 
 The old half of an update gives its key only; the rest is stepped over. So does a deleted row,
 whose tail behind the key is not even looked at.
@@ -17,7 +18,7 @@ from binlogd.drainer.rows.plan import Decoders, Key, KeyColumn
 from binlogd.drainer.sql import NULL, escaped, float_literal, tuple_of
 from binlogd.tidb.columns import reader_of
 from binlogd.tidb.decimals import read_decimal
-from binlogd.tidb.kinds import OddRow
+from binlogd.tidb.kinds import UnexpectedLayout
 from binlogd.tidb.layout import (
     FLAG_OF,
     DatumPlace,
@@ -100,10 +101,10 @@ class _Text(_Literal):
             if more > 0x7F:
                 long, begin = read_uvarint(row, at)
                 if long >> 32:
-                    raise OddRow
+                    raise UnexpectedLayout
                 size = long
         if size & 1:
-            raise OddRow
+            raise UnexpectedLayout
         end = begin + (size >> 1)
         out[self.slot] = row[begin:end]
         return end
@@ -135,7 +136,7 @@ class _Decimal(_Literal):
         return end
 
 
-class _Moment(_Literal):
+class _Datetime(_Literal):
     def __init__(self, place: DatumPlace, slot: int) -> None:
         super().__init__(place, slot)
         self.is_date = place.form is Form.DATE
@@ -181,8 +182,8 @@ _STEPS: dict[Form, type[_Literal]] = {
     Form.UNSIGNED: _Unsigned,
     Form.BYTES: _Text,
     Form.DECIMAL: _Decimal,
-    Form.DATE: _Moment,
-    Form.MOMENT: _Moment,
+    Form.DATE: _Datetime,
+    Form.DATETIME: _Datetime,
 }
 _FORMATS = {
     Form.SIGNED: b"%d",
@@ -247,12 +248,12 @@ class _Rows:
             self._number_slot = slots[key[0].column.id]
 
     def insert(self, row: bytes) -> tuple[Key, bytes]:
-        """Key and literal of an inserted row. Raises ODD, CorruptRow."""
+        """Key and literal of an inserted row. Raises UNEXPECTED_LAYOUT, CorruptRow."""
         out = self._blank[:]
         begin: i64 = 0
         for flag, step in self._handle:
             if row[begin] != flag:
-                raise OddRow
+                raise UnexpectedLayout
             begin = step.take(row, begin + 1, out)
         end_of_insert(row, begin, walk(self._inserted, row, begin, out))
         if _QUOTE in row or _BACKSLASH in row:
@@ -262,7 +263,7 @@ class _Rows:
         return key, (self._row_format(out[-1]) if out[-1] else self._row) % tuple(out)
 
     def update(self, row: bytes) -> tuple[Key, Key, bytes]:
-        """Old key, new key, new literal of an updated row. Raises ODD, CorruptRow."""
+        """Old key, new key, new literal of an updated row. Raises UNEXPECTED_LAYOUT, CorruptRow."""
         out = self._blank[:]
         at = walk(self._old, row, 0, out)
         slot = self._number_slot
@@ -274,17 +275,17 @@ class _Rows:
             old = self._key_of(out)
             out = self._blank[:]
         if walk(self._new, row, at, out) != len(row):
-            raise OddRow
+            raise UnexpectedLayout
         if _QUOTE in row or _BACKSLASH in row:
             self._escape(out)
         key: Key = out[slot] if slot >= 0 else self._key_of(out)
         return old, key, (self._row_format(out[-1]) if out[-1] else self._row) % tuple(out)
 
     def delete(self, row: bytes) -> Key:
-        """Key of a deleted row, which is read as far as the key goes. Raises ODD, CorruptRow."""
+        """Key of a deleted row, read as far as the key. Raises UNEXPECTED_LAYOUT, CorruptRow."""
         out = self._blank[:]
         if walk(self._deleted, row, 0, out) > len(row):
-            raise OddRow
+            raise UnexpectedLayout
         if self._number_slot < 0 and (_QUOTE in row or _BACKSLASH in row):
             self._escape(out)
         return self._key_of(out)
@@ -325,7 +326,7 @@ def laid_out(
 ) -> Decoders | None:
     """Decoders of rows that are laid out as TiDB does for this table; None where no rows are.
 
-    Without a key the key of every row is 0. They raise ODD, or CorruptRow.
+    Without a key the key of every row is 0. They raise UNEXPECTED_LAYOUT, or CorruptRow.
     """
     assert all(each.column.not_null for each in key), "a key column may be NULL"
     layout = layout_of(table)

@@ -32,8 +32,10 @@ from binlogd.drainer.rows.shape import Mode
 from binlogd.drainer.rows.target import Reader, Target, key_text
 from binlogd.drainer.txn import Dml
 from binlogd.errors import CorruptRow, RowMismatch
-from binlogd.tidb.layout import ODD
+from binlogd.tidb.kinds import INSERT, UPDATE
+from binlogd.tidb.layout import UNEXPECTED_LAYOUT
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire.in_order import rows_of
 from binlogd.wire.peek import Mutation
 from binlogd.wire.slices import RowSlices
 
@@ -170,10 +172,8 @@ def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
 def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]:
     decoders = reader.decoded
     if reader.target.mode is Mode.ORIGINAL:
-        lists = ((0, mutation.inserted), (1, mutation.updated), (4, mutation.deleted))
-        for row_kind, rows in lists:
-            for row in rows:
-                yield from reader.original_statements(row_kind, row)
+        for row_kind, row in rows_of(mutation):
+            yield from reader.original_statements(row_kind, row)
     elif kind is RunKind.SINGLE:
         yield from map(reader.update_statement, mutation.updated)
         yield from map(reader.delete_statement, mutation.deleted)
@@ -336,17 +336,18 @@ class Gatherer:
         mode, by_key, own = reader.target.mode, reader.target.by_key, self._own
         if own is not None and not by_key and reader.target.seed % self._lanes != own:
             return
+        in_order = _in_order(sequence, rows)
         try:
             if by_key and own is not None:
-                self._merge_own(sequence, rows, reader, own)
+                self._merge_own(in_order, reader, own)
             elif mode is Mode.MERGED:
                 self._merge(sequence, rows, reader)
             elif mode is Mode.ORDERED:
-                self._add_ordered(sequence, rows, reader)
+                self._add_ordered(in_order, reader)
             elif mode is Mode.ORIGINAL:
-                self._add_original(sequence, rows, reader)
+                self._add_original(in_order, reader)
             else:
-                self._add_singles(sequence, rows, reader)
+                self._add_singles(in_order, reader)
         except CorruptRow as error:
             assert self._adding is not None
             raise RowMismatch(reader.target.label, self._adding.commit_ts, str(error)) from error
@@ -363,27 +364,27 @@ class Gatherer:
         last = data = self._row
         row: bytes | None
         for kind in sequence:
-            is_there = tells and kind != 0
-            if kind == 1:
+            is_there = tells and kind != INSERT
+            if kind == UPDATE:
                 data = next(updated)
                 try:
                     old, key, row = update(data)
-                except ODD:
+                except UNEXPECTED_LAYOUT:
                     old, key, row = slow.update(data)
                 if old != key:
                     self._put_state(target, old, None, is_there=tells and data != last)
                     is_there = False
-            elif kind == 0:
+            elif kind == INSERT:
                 data = next(inserted)
                 try:
                     key, row = insert(data)
-                except ODD:
+                except UNEXPECTED_LAYOUT:
                     key, row = slow.insert(data)
             else:
                 data = next(deleted)
                 try:
                     key, row = delete(data), None
-                except ODD:
+                except UNEXPECTED_LAYOUT:
                     key, row = slow.delete(data), None
             if self._is_catching_up:
                 self._put_state(target, key, row, is_there=is_there and data != last)
@@ -407,40 +408,35 @@ class Gatherer:
             part.size_bytes += 24 if row is None else len(row)
         self._row = data
 
-    def _merge_own(self, sequence: bytes, rows: _Rows, reader: Reader, own: int) -> None:
+    def _merge_own(self, rows: _InOrder, reader: Reader, own: int) -> None:
         """As `_merge`, for the rows of one lane."""
-        inserted, updated, deleted = rows
         target, decode, lanes, last = reader.target, reader.decoded, self._lanes, self._row
         tells = self._is_known and target.shape.tells_missing
-        for kind in sequence:
-            data = next(inserted if kind == 0 else updated if kind == 1 else deleted)
+        for kind, data in rows:
             old, key = reader.keys(kind, data)
-            is_there = tells and kind != 0 and data != last
+            is_there = tells and kind != INSERT and data != last
             if old != key:
                 if lane_of(key_text(old), target.seed, lanes) == own:
                     self._put_state(target, old, None, is_there=is_there)
                 is_there = False
             if lane_of(key_text(key), target.seed, lanes) == own:
                 row = None
-                if kind == 0:
+                if kind == INSERT:
                     row = decode.insert(data)[1]
-                elif kind == 1:
+                elif kind == UPDATE:
                     row = decode.update(data)[2]
                 self._put_state(target, key, row, is_there=is_there)
             self._row = data
 
-    def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
-        inserted, updated, deleted = rows
+    def _add_ordered(self, rows: _InOrder, reader: Reader) -> None:
         target, decode = reader.target, reader.decoded
         is_known = self._is_known and target.shape.tells_missing
-        for kind in sequence:
-            if kind == 0:
-                self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
-                self._row = b""
-                continue
-            data = next(updated) if kind == 1 else next(deleted)
-            tells, self._row = is_known and data != self._row, data
-            if kind == 1:
+        for kind, data in rows:
+            tells = is_known and data != self._row
+            self._row = b"" if kind == INSERT else data
+            if kind == INSERT:
+                self._put_item(target, RunKind.WRITE, decode.insert(data)[1])
+            elif kind == UPDATE:
                 old, key, row = decode.update(data)
                 if old != key:
                     self._put_item(target, RunKind.DELETE, key_text(old), is_there=tells)
@@ -450,25 +446,20 @@ class Gatherer:
                 key = decode.delete(data)
                 self._put_item(target, RunKind.DELETE, key_text(key), is_there=tells)
 
-    def _add_singles(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
-        inserted, updated, deleted = rows
+    def _add_singles(self, rows: _InOrder, reader: Reader) -> None:
         target, decode = reader.target, reader.decoded
-        for kind in sequence:
-            if kind == 0:
-                self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
+        for kind, data in rows:
+            if kind == INSERT:
+                self._put_item(target, RunKind.WRITE, decode.insert(data)[1])
                 self._row = b""
-                continue
-            data = next(updated) if kind == 1 else next(deleted)
-            if data == self._row:  # with its hidden id: a row that equals it is another
-                continue
-            self._row = data
-            make = reader.update_statement if kind == 1 else reader.delete_statement
-            self._put_item(target, RunKind.SINGLE, make(data))
+            elif data != self._row:  # with its hidden id: a row that equals it is another
+                self._row = data
+                make = reader.update_statement if kind == UPDATE else reader.delete_statement
+                self._put_item(target, RunKind.SINGLE, make(data))
 
-    def _add_original(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
-        of_kind = dict(zip((0, 1, 4), rows, strict=True))
-        for kind in sequence:
-            for statement in reader.original_statements(kind, next(of_kind[kind])):
+    def _add_original(self, rows: _InOrder, reader: Reader) -> None:
+        for kind, data in rows:
+            for statement in reader.original_statements(kind, data):
                 self._put_item(reader.target, RunKind.SINGLE, statement)
 
     def _put_state(self, target: Target, key: Key, row: bytes | None, *, is_there: bool) -> None:
@@ -538,6 +529,14 @@ class Gatherer:
 
 _Rows = tuple[Iterator[bytes], Iterator[bytes], Iterator[bytes]]
 """What remains of a mutation: rows inserted, updated and deleted."""
+_InOrder = Iterator[tuple[int, bytes]]
+
+
+def _in_order(sequence: bytes, rows: _Rows) -> _InOrder:
+    """Kind and bytes of the next rows."""
+    inserted, updated, deleted = rows
+    for kind in sequence:
+        yield kind, next(inserted if kind == INSERT else updated if kind == UPDATE else deleted)
 
 
 def size_of(mutation: Mutation) -> int:

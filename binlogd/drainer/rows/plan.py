@@ -29,18 +29,12 @@ class KeyColumn:
     column: Column
     strips_spaces: bool = False
 
-    def normal(self, value: Value) -> Value:
-        """The value that stands for all that are the same key."""
-        if self.strips_spaces and isinstance(value, bytes):
-            return value.rstrip(b" ")
-        return value
-
 
 @dataclass(frozen=True, slots=True)
 class Decoders:
     """Row bytes to key and row literal. A literal has its parentheses: `(1,'a')`.
 
-    Raise CorruptRow; those of `literals` also ODD.
+    Raise CorruptRow; those of `literals` also UNEXPECTED_LAYOUT.
     """
 
     insert: Callable[[bytes], tuple[Key, bytes]]
@@ -79,18 +73,22 @@ def _row_literal(columns: Sequence[Column]) -> Callable[[dict[int, Value]], byte
 
 
 def _key_literal(key: Sequence[KeyColumn]) -> Callable[[dict[int, Value]], Key]:
-    parts = [(each, each.column.id, renderer(each.column)) for each in key]
+    parts = [(each, renderer(each.column)) for each in key]
 
     def literal(values: dict[int, Value]) -> Key:
         if not parts:
             return 0
-        found = [(each.normal(values.get(column_id)), render) for each, column_id, render in parts]
-        if any(value is None for value, _ in found):
-            raise CorruptRow("the key of the row is NULL or missing")
-        first = found[0][0]
-        if len(found) == 1 and isinstance(first, int):
-            return first
-        return tuple_of([render(value) for value, render in found])
+        literals = []
+        for each, render in parts:
+            value = values.get(each.column.id)
+            if value is None:
+                raise CorruptRow("the key of the row is NULL or missing")
+            if isinstance(value, int) and len(parts) == 1:
+                return value
+            if each.strips_spaces and isinstance(value, bytes):
+                value = value.rstrip(b" ")
+            literals.append(render(value))
+        return tuple_of(literals)
 
     return literal
 

@@ -198,11 +198,8 @@ def not_as_left(
 
 
 def _shown(positions: Sequence[LanePosition]) -> str:
-    return (
-        "commit_ts " + ", ".join(sorted({str(each) for each in positions}))
-        if positions
-        else ("no place at all")
-    )
+    found = ", ".join(sorted({str(each) for each in positions}))
+    return f"commit_ts {found}" if found else "no place at all"
 
 
 def lanes_of(rows: Iterable[Row]) -> list[LanePosition]:
@@ -225,6 +222,7 @@ class ProgressTable:
     def __init__(self, schema: str, cluster_id: int) -> None:
         self._table = qualified(schema, TABLE_NAME)
         self._shapes = qualified(schema, SHAPES_NAME)
+        self._of_cluster = b" WHERE cluster_id = %d" % cluster_id
         self._cluster_id = cluster_id
 
     def create(self) -> bytes:
@@ -245,7 +243,7 @@ class ProgressTable:
         return (
             b"SELECT lane, lanes, commit_ts, piece, session_id, note FROM "
             + self._table
-            + b" WHERE cluster_id = %d" % self._cluster_id
+            + self._of_cluster
         )
 
     def read_lane(self, lane: int) -> bytes:
@@ -270,7 +268,7 @@ class ProgressTable:
             for lane, position in enumerate(positions)
         )
         return (
-            b"DELETE FROM %b WHERE cluster_id = %d AND lane >= 0" % (self._table, self._cluster_id),
+            b"DELETE FROM " + self._table + self._of_cluster + b" AND lane >= 0",
             b"INSERT INTO %b (cluster_id, lane, lanes, commit_ts, piece) VALUES %b"
             % (self._table, b",".join(values)),
         )
@@ -323,27 +321,17 @@ class ProgressTable:
 
     def shapes(self) -> bytes:
         """All that are noted: id of the table and shape."""
-        return b"SELECT table_id, shape FROM %b WHERE cluster_id = %d" % (
-            self._shapes,
-            self._cluster_id,
-        )
+        return b"SELECT table_id, shape FROM " + self._shapes + self._of_cluster
 
     def shape(self, table_id: int) -> bytes:
         """That of a table, locked."""
-        return b"SELECT shape FROM %b WHERE cluster_id = %d AND table_id = %d FOR UPDATE" % (
-            self._shapes,
-            self._cluster_id,
-            table_id,
-        )
+        where = self._of_cluster + b" AND table_id = %d FOR UPDATE" % table_id
+        return b"SELECT shape FROM " + self._shapes + where
 
     def note_shape(self, table_id: int, shape: str) -> bytes:
         """Notes one."""
-        return b"REPLACE INTO %b VALUES (%d, %d, %b)" % (
-            self._shapes,
-            self._cluster_id,
-            table_id,
-            quoted(shape.encode()),
-        )
+        row = self._shapes, self._cluster_id, table_id, quoted(shape.encode())
+        return b"REPLACE INTO %b VALUES (%d, %d, %b)" % row
 
     def forget_shapes(self, table_ids: Sequence[int] | None = None) -> bytes:
         """Forgets those of some tables, or all."""
@@ -352,11 +340,11 @@ class ProgressTable:
             those = b" AND table_id IN (%b)" % (
                 b",".join(b"%d" % each for each in table_ids) or b"0"
             )
-        return b"DELETE FROM %b WHERE cluster_id = %d" % (self._shapes, self._cluster_id) + those
+        return b"DELETE FROM " + self._shapes + self._of_cluster + those
 
     def _put(self, row: Row) -> bytes:
         columns = self._table, self._cluster_id, *row[:5], quoted(row[5].encode())
         return b"REPLACE INTO %b VALUES (%d, %d, %d, %d, %d, %d, %b)" % columns
 
     def _where(self, lane: int) -> bytes:
-        return b" WHERE cluster_id = %d AND lane = %d" % (self._cluster_id, lane)
+        return self._of_cluster + b" AND lane = %d" % lane

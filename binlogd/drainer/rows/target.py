@@ -15,7 +15,8 @@ from binlogd.drainer.rows.literals import laid_out
 from binlogd.drainer.rows.plan import Decoders, Key, generic
 from binlogd.drainer.rows.shape import Mode, Shape
 from binlogd.tidb.columns import Value
-from binlogd.tidb.layout import ODD
+from binlogd.tidb.kinds import INSERT, UPDATE
+from binlogd.tidb.layout import UNEXPECTED_LAYOUT
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
 
@@ -24,23 +25,6 @@ T = TypeVar("T")
 
 class Target:
     """Compared by identity. `label` names the table for people, `name` in statements."""
-
-    __slots__ = (
-        "by_key",
-        "database",
-        "delete_head",
-        "in_lists",
-        "info",
-        "label",
-        "mode",
-        "name",
-        "seed",
-        "shape",
-        "single_head",
-        "table_id",
-        "write_head",
-        "write_tail",
-    )
 
     def __init__(self, database: str, info: Table, shape: Shape) -> None:
         self.table_id = info.id
@@ -63,17 +47,17 @@ class Target:
         if shape.is_upsert:
             self.write_tail = sql.update_on_duplicate(names, calls_row=shape.calls_row)
         self.in_lists = shape.in_lists
-        key = [each.column.name for each in shape.key]
-        self.delete_head = sql.delete_head(self.name, key) if key else b""
+        self._key_names = [each.column.name for each in shape.key]
+        self.delete_head = sql.delete_head(self.name, self._key_names) if shape.key else b""
         self.single_head = b"UPDATE or DELETE of one row of " + self.name
 
     def deletion(self, key: bytes) -> bytes:
         """DELETE of one row, by the literal of its key."""
-        return sql.delete_one(self.name, [each.column.name for each in self.shape.key], key)
+        return b"DELETE FROM " + self.name + sql.where_key(self._key_names, key) + b" LIMIT 1"
 
     def presence(self, key: bytes) -> bytes:
         """An expression: whether there is a row, by the literal of its key."""
-        return sql.exists_one(self.name, [each.column.name for each in self.shape.key], key)
+        return b"EXISTS (SELECT 1 FROM " + self.name + sql.where_key(self._key_names, key) + b")"
 
 
 class RowStatement(NamedTuple):
@@ -98,7 +82,7 @@ class Reader:
         slow = generic(table, shape.columns, shape.key)
         fast = laid_out(table, shape.columns, shape.key)
         self.decoders = (fast or slow, slow)
-        """The fast ones, and those for a row at which a fast one raises ODD."""
+        """The fast ones, and those for a row at which a fast one raises UNEXPECTED_LAYOUT."""
         self.decoded = slow if fast is None else _either(fast, slow)
         """Both in one. They raise CorruptRow only."""
         self._keys: Decoders | None = None
@@ -110,30 +94,30 @@ class Reader:
             key = self.target.shape.key
             fast = laid_out(self.table, [each.column for each in key], key)
             self._keys = self.decoded if fast is None else _either(fast, self.decoders[1])
-        if kind == 1:
+        if kind == UPDATE:
             old, new, _ = self._keys.update(row)
             return old, new
-        only = self._keys.insert(row)[0] if kind == 0 else self._keys.delete(row)
+        only = self._keys.insert(row)[0] if kind == INSERT else self._keys.delete(row)
         return only, only
 
     # --- one statement a row ---------------------------------------------------------------
 
     def original_statements(self, kind: int, row: bytes) -> tuple[bytes, ...]:
-        """What the original writes for a row of this kind (0 insert, 1 update, 4 delete).
+        """What the original writes for a row of this kind.
 
         Raises CorruptRow.
         """
         head = self.target.write_head
-        if kind == 0:
+        if kind == INSERT:
             return (head + self.decoded.insert(row)[1],)
-        if kind == 1 and self.target.shape.is_safe:
+        if kind == UPDATE and self.target.shape.is_safe:
             old, new = self._rows.update(row)
             literals = [
                 self._renderers[each.id](new[each.id]) for each in self.target.shape.columns
             ]
             gone = self._change(b"DELETE FROM " + self.target.name, old)
             return self._statement(gone), head + b"(" + b",".join(literals) + b")"
-        return (self.update_statement(row) if kind == 1 else self.delete_statement(row),)
+        return (self.update_statement(row) if kind == UPDATE else self.delete_statement(row),)
 
     def update_statement(self, row: bytes) -> bytes:
         """UPDATE of one row by its key, or by all its old values. Raises CorruptRow."""
@@ -197,7 +181,7 @@ def _first_of(fast: Callable[[bytes], T], slow: Callable[[bytes], T]) -> Callabl
     def decoded(row: bytes) -> T:
         try:
             return fast(row)
-        except ODD:
+        except UNEXPECTED_LAYOUT:
             return slow(row)
 
     return decoded

@@ -31,7 +31,7 @@ from binlogd.errors import BinlogdError
 from binlogd.tidb.columns import Value
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
-from binlogd.tidb.layout import INTEGER_TYPES, MOMENT_TYPES
+from binlogd.tidb.layout import DATETIME_TYPES, INTEGER_TYPES
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.rewrite import Unconvertible, converter
 
@@ -79,11 +79,7 @@ def stored_columns(info: Table) -> tuple[Column, ...]:
 
 def key_columns(info: Table) -> tuple[Column, ...]:
     """The clustered key, by which TiDB itself knows a row; () where a row is known as a whole."""
-    handle = info.handle_column()
-    if handle is not None:
-        return (handle,)
-    index = info.primary_index() if info.is_common_handle else None
-    return tuple(info.columns[each.offset] for each in index.columns) if index else ()
+    return () if info.has_hidden_id else info.primary_key()
 
 
 def quoted(name: str) -> str:
@@ -244,7 +240,7 @@ def _family(column: Column) -> str:
     return str(int(tp))
 
 
-_OF_A_SCALE = frozenset[int]({Tp.NEW_DECIMAL, Tp.DURATION, Tp.FLOAT, Tp.DOUBLE, *MOMENT_TYPES})
+_OF_A_SCALE = frozenset[int]({Tp.NEW_DECIMAL, Tp.DURATION, Tp.FLOAT, Tp.DOUBLE, *DATETIME_TYPES})
 
 
 def _declared(column: Column) -> str:

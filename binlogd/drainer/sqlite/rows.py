@@ -59,13 +59,13 @@ class SqliteRowWriter:
         self.has_key = bool(key)
         self._label = name
         self._names = {each.id: each.name for each in columns}
-        self._statements = _Statements(
-            quoted(name), {each.id: quoted(each.name) for each in columns}
-        )
         self._must_match = not key or tells_missing
-        self._put = self._statements.put(replaces=self.has_key)
+        quoted_names, marks = list(map(quoted, self._names.values())), ", ".join("?" * len(columns))
+        verb = "INSERT OR REPLACE" if self.has_key else "INSERT"
+        self._put = f"{verb} INTO {quoted(name)} ({', '.join(quoted_names)}) VALUES ({marks})"
         self._found_by = [each for each, _ in self._key or self._storers]
-        self._update = self._statements.update(self._found_by)
+        sets = ", ".join(f"{each} = ?" for each in quoted_names)
+        self._update = f"UPDATE {quoted(name)} SET {sets} {self._one(self._found_by)}"
         self._deletes: dict[frozenset[int], str] = {}
 
     def changes(self, mutation: Mutation) -> Iterator[SqliteStatement]:
@@ -128,8 +128,18 @@ class SqliteRowWriter:
         known = self._key or tuple(pair for pair in self._storers if pair[0] in values)
         ids = frozenset(each for each, _ in known)
         if ids not in self._deletes:
-            self._deletes[ids] = self._statements.delete(ids)
+            self._deletes[ids] = f"DELETE FROM {quoted(self._label)} {self._one(ids)}"
         return SqliteStatement(self._deletes[ids], _stored(known, values), self._must_match)
+
+    def _one(self, known: Collection[int]) -> str:
+        """One row that has these values; equal rows are as good as each other."""
+        table, taken = quoted(self._label), {name.lower() for name in self._names.values()}
+        row_id = next((name for name in _ROW_ID_NAMES if name not in taken), None)
+        if row_id is None:
+            raise NotStorable(f"{table} has columns of all names that SQLite has for row ids")
+        names = [quoted(name) for each, name in self._names.items() if each in known]
+        equal = " AND ".join(f"{name} IS ?" for name in names)
+        return f"WHERE {row_id} = (SELECT {row_id} FROM {table} WHERE {equal} LIMIT 1)"
 
 
 def _stored(
@@ -139,31 +149,3 @@ def _stored(
         return tuple([store(values[each]) for each, store in storers])
     except KeyError as error:
         raise CorruptRow(f"the row lacks column {error}") from None
-
-
-class _Statements:
-    """Texts for one table, whose columns are given by id, quoted."""
-
-    def __init__(self, table: str, names: Mapping[int, str]) -> None:
-        self._table, self._names = table, names
-
-    def put(self, *, replaces: bool) -> str:
-        names, marks = ", ".join(self._names.values()), ", ".join("?" * len(self._names))
-        verb = "INSERT OR REPLACE" if replaces else "INSERT"
-        return f"{verb} INTO {self._table} ({names}) VALUES ({marks})"
-
-    def update(self, known: Collection[int]) -> str:
-        sets = ", ".join(f"{name} = ?" for name in self._names.values())
-        return f"UPDATE {self._table} SET {sets} {self._one(known)}"
-
-    def delete(self, known: Collection[int]) -> str:
-        return f"DELETE FROM {self._table} {self._one(known)}"
-
-    def _one(self, known: Collection[int]) -> str:
-        """One row that has these values; equal rows are as good as each other."""
-        taken = {name.strip('"').lower() for name in self._names.values()}
-        row_id = next((name for name in _ROW_ID_NAMES if name not in taken), None)
-        if row_id is None:
-            raise NotStorable(f"{self._table} has columns of all names that SQLite has for row ids")
-        equal = " AND ".join(f"{self._names[each]} IS ?" for each in self._names if each in known)
-        return f"WHERE {row_id} = (SELECT {row_id} FROM {self._table} WHERE {equal} LIMIT 1)"

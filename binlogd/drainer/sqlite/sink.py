@@ -200,7 +200,7 @@ class SqliteSink:
                 run.values.append(one.values)
                 self._rows_made += 1
         except CorruptRow as error:
-            raise RowMismatch(_name_of(change.table), commit_ts, str(error)) from error
+            raise RowMismatch(change.table.label, commit_ts, str(error)) from error
 
     async def _execute_made(self) -> None:
         """In one hop to SQLite's thread: a hop costs more than a row does."""
@@ -374,7 +374,3 @@ def _refused(error: sqlite3.Error, text: str, commit_ts: Tso) -> BinlogdError:
     if code & 0xFF in _PASSING:
         return DownstreamUnavailable(f"the replica cannot be written now: {error}")
     return StatementRejected(commit_ts, text, code, str(error))
-
-
-def _name_of(table: TableAt) -> str:
-    return f"`{table.database}`.`{table.info.name}`"

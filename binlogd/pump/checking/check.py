@@ -15,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import CorruptRecord, LogFailed
+from binlogd.errors import CorruptRecord
+from binlogd.host.disk import disk_errors
 from binlogd.log import gone
 from binlogd.log.directory import pump_directory, value_directory
 from binlogd.log.drive import DiskReading
@@ -121,10 +122,8 @@ async def check(directory: Path, disk: Disk, told: Told) -> CheckReport:
     reports = []
     for value, size in values:
         checked = _ShardCheck(value, disk, routing, partial(_tell, told, done, whole))
-        try:
+        with disk_errors(value):
             reports.append(await checked.run())
-        except OSError as error:
-            raise LogFailed(value, error) from error
         done += size
     newest = max((report.newest_ts for report in reports), default=NO_TS)
     for report in reports:

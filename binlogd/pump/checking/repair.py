@@ -12,8 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from binlogd.errors import ConfigError, CorruptRecord, LogFailed
-from binlogd.host.disk import PosixDisk
+from binlogd.errors import ConfigError, CorruptRecord
+from binlogd.host.disk import PosixDisk, disk_errors
 from binlogd.log import record
 from binlogd.log.directory import LOCK_FILE, VALUE, pump_directory
 from binlogd.log.drive import DiskReading
@@ -70,10 +70,8 @@ async def check_and_repair(
     await kept_routing(
         pump_directory(directory), disk
     )  # before a lock file is left in a wrong place
-    try:
+    with disk_errors(directory):
         lock = await disk.lock(directory / LOCK_FILE)
-    except OSError as error:
-        raise LogFailed(directory, error) from error
     try:
         report = await check(directory, disk, told)
         if report.is_clean or not repairs:
@@ -109,13 +107,11 @@ async def repair(
         if damaged and copy_to is None:
             refused.append(shard.name)
             continue
-        try:
+        with disk_errors(home):
             if damaged and copy_to is not None:
                 copies += await _rewrite(home, shard, disk, copy_to / shard.name)
                 emptied += await _put_empty(shard, disk)
             await disk.remove([home / name for name in FILES])
-        except OSError as error:
-            raise LogFailed(home, error) from error
         opened = await Shard.open(home, name=shard.name, disk=disk, options=options, now_s=0.0)
         await opened.close()
         indexes.append(str(home / FILES[0]))

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed, NotOnline
+from binlogd.host.clock import is_set_within
 from binlogd.log.index_file import Marks
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.pump.log.entry import Entry, entry_of
@@ -25,7 +26,7 @@ from binlogd.pump.log.valuelog import ValueLog
 from binlogd.pump.shard.chaser import ChaserStatistics, SlowChaser, Tail
 from binlogd.pump.shard.index import LATE_MAX, LateKept, LateRow, SqliteIndex
 from binlogd.pump.shard.recovery import Remade, late_among, note_needed
-from binlogd.pump.signal import Signal, is_set_within
+from binlogd.pump.signal import Signal
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)

@@ -20,7 +20,8 @@ import structlog
 from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import CorruptIndex, LogFailed
+from binlogd.errors import CorruptIndex
+from binlogd.host.disk import disk_errors
 from binlogd.log import gone
 from binlogd.log.directory import VALUE
 from binlogd.log.index_file import FILES, Marks
@@ -62,7 +63,7 @@ class Sorting(NamedTuple):
 
 async def recover(directory: Path, *, disk: Disk, limits: LogLimits, sorting: Sorting) -> Recovered:
     """Raises CorruptRecord, LogFailed, DiskFull, IndexUnavailable or ConfigError."""
-    try:
+    with disk_errors(directory):
         await disk.make_directory(directory)
         try:
             return await _recovered(directory, disk, limits, sorting)
@@ -70,8 +71,6 @@ async def recover(directory: Path, *, disk: Disk, limits: LogLimits, sorting: So
             log.warning("index_dropped", path=str(error.path), cause=error.reason)
         await disk.remove([directory / name for name in FILES])
         return await _recovered(directory, disk, limits, sorting)
-    except OSError as error:
-        raise LogFailed(directory, error) from error
 
 
 async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: Sorting) -> Recovered:
@@ -107,10 +106,8 @@ async def make_again(
     The log may grow meanwhile. Should the process end before it is done, the marks in it make the
     next start go on with it. Raises CorruptRecord, LogFailed, IndexUnavailable or CorruptIndex.
     """
-    try:
+    with disk_errors(directory):
         await disk.remove([directory / name for name in FILES])
-    except OSError as error:
-        raise LogFailed(directory, error) from error
     index = await SqliteIndex.open(directory / FILES[0])
     try:
         begin = replace(marks, head=FIRST, handle=FIRST, max_commit_ts=NO_TS)

@@ -45,14 +45,6 @@ def create_table(info: Table, shown: Sequence[Column]) -> str:
     return text
 
 
-def primary_key(info: Table) -> tuple[str, ...]:
-    """The columns of the primary key, in its order; () without one."""
-    handle, index = info.handle_column(), info.primary_index()
-    if handle is not None:
-        return (handle.name,)
-    return tuple(each.name for each in index.columns) if index is not None else ()
-
-
 def _column(info: Table, column: Column) -> str:
     words = [quoted(column.name), _type(info, column)]
     if column.is_generated:

@@ -70,14 +70,10 @@ class Handle:
 
 def handle_of(info: Table) -> Handle:
     """What tells the rows of a table apart."""
-    column = info.handle_column()
-    if column is not None:
-        return Handle(HandleKind.INTEGER, (column.id,))
-    primary = info.primary_index()
-    if info.is_common_handle and primary is not None:
-        ids = tuple(info.columns[each.offset].id for each in primary.columns)
-        return Handle(HandleKind.COMMON, ids)
-    return Handle(HandleKind.HIDDEN, (ROWID,))
+    ids = () if info.has_hidden_id else tuple(each.id for each in info.primary_key())
+    if not ids:
+        return Handle(HandleKind.HIDDEN, (ROWID,))
+    return Handle(HandleKind.INTEGER if info.pk_is_handle else HandleKind.COMMON, ids)
 
 
 class Put(NamedTuple):
@@ -175,9 +171,8 @@ def placed(key: bytes, partition_id: int) -> bytes:
 def primary_key(info: Table, defaults: Sequence[Value]) -> PrimaryKey:
     """By the columns of `info`'s primary index, and what rows hold that lack them. Raises
     ValueError."""
-    primary = info.primary_index()
-    assert primary is not None, "a table with a primary index"
-    columns = [info.columns[each.offset] for each in primary.columns]
+    columns = info.primary_key()
+    assert columns, "a table with a primary index"
     datums = [datum_of(column, value) for column, value in zip(columns, defaults, strict=True)]
     ids = tuple(each.id for each in columns)
     canonical = [_canonical(datum, 0, len(datum)) for datum in datums]

@@ -79,7 +79,7 @@ def _way_of_decimal(_: Column, type_: pa.DataType) -> Way | None:
     return _decimals(type_) if pa.types.is_decimal(type_) else None
 
 
-def _way_of_moment(column: Column, type_: pa.DataType) -> Way | None:
+def _way_of_datetime(column: Column, type_: pa.DataType) -> Way | None:
     is_kept = pa.types.is_timestamp(type_) or pa.types.is_date32(type_)
     return _moments(type_, max(column.field_type.decimal, 0)) if is_kept else None
 
@@ -90,8 +90,8 @@ _WAYS: dict[Form, Callable[[Column, pa.DataType], Way | None]] = {
     Form.BYTES: _way_of_text,
     Form.FLOAT: lambda _, type_: _floats(type_),
     Form.DECIMAL: _way_of_decimal,
-    Form.DATE: _way_of_moment,
-    Form.MOMENT: _way_of_moment,
+    Form.DATE: _way_of_datetime,
+    Form.DATETIME: _way_of_datetime,
 }
 
 

@@ -30,7 +30,7 @@ from binlogd.host.disk import sync_directory
 from binlogd.snapshot.bases.dump import DumpFile
 from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, spark_type
-from binlogd.snapshot.formats.create_table import create_database, create_table, primary_key
+from binlogd.snapshot.formats.create_table import create_database, create_table
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import checksum_text
 from binlogd.snapshot.log.packets import unpacked, winners_of
@@ -376,7 +376,7 @@ def _entry(plan: TablePlan, files: Sequence[Written], target: FileTarget) -> Tab
         files=tuple(sorted((each.file for each in files), key=lambda file: file.name)),
         handle=plan.handle.kind.name.lower(),
         handle_columns=plan.handle.column_ids,
-        primary_key=primary_key(plan.info),
+        primary_key=tuple(each.name for each in plan.info.primary_key()),
         create_table=create_table(plan.info, shown_columns(plan)),
         checksum=checksum_text(sum(int(each.file.checksum, 16) for each in files)),
     )

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from binlogd.drainer.ddl.comments import (
     TwoReadings,
     check_escapes,
-    with_names_told,
+    with_names_quoted,
     without_comments,
 )
 from binlogd.drainer.ddl.edits import Dialect, alter_parts, edited, split, without_foreign_keys
-from binlogd.drainer.ddl.explicit import explicit_table, with_escapes, with_moments_in_utc
+from binlogd.drainer.ddl.explicit import explicit_table, with_escapes, with_timestamps_in_utc
 from binlogd.drainer.ddl.marks import with_long_text, with_marked_words
 from binlogd.drainer.ddl.names import name_of
 from binlogd.drainer.messages.named import NamedDdl
@@ -70,7 +70,7 @@ def run(data: bytes) -> None:
 
 _REWRITES: tuple[Callable[[str], object], ...] = (
     without_comments,
-    with_names_told,
+    with_names_quoted,
     check_escapes,
     alter_parts,
     without_foreign_keys,
@@ -78,7 +78,7 @@ _REWRITES: tuple[Callable[[str], object], ...] = (
     lambda text: with_long_text(text, ["c1"]),
     lambda text: with_escapes(text, text),
     lambda text: explicit_table(text, TABLES[0].info),
-    lambda text: with_moments_in_utc(text, TABLES[0].info),
+    lambda text: with_timestamps_in_utc(text, TABLES[0].info),
     lambda text: edited(text, Dialect.MYSQL, []),
     lambda text: edited(text, Dialect.FILE, []),
     lambda text: edited(text, Dialect.TIDB, []),

@@ -18,7 +18,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
+from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.errors import BinlogdError, CorruptPayload, DownstreamUnavailable
@@ -134,7 +134,8 @@ async def replicating(
     sources = FixedSources([within("source", Source(each)) for each in alone.pump.sources()])
     odds = Odds(make=lambda: within("sink", MemorySink(store)))
     ports = DrainerPorts(
-        sources=MeasuredSources(sources, measures, world.clock),
+        sources=sources,
+        on_pulled=lambda name, pulled: measures.pulled(name, pulled, world.clock.wall_ms()),
         history=within("history", MemoryHistory([DATABASE, CREATE])),
         make_sink=lambda: within("sinks", odds).make(),
         relay=within("relay", relay),

@@ -10,9 +10,18 @@ import pytest
 
 from binlogd.drainer.late import Before, Left, followed, left_by, without_repeats
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
-from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, ActionType, PartitionKind, Tp
+from binlogd.tidb.kinds import (
+    DELETE,
+    FLAG_NOT_NULL,
+    FLAG_PRIMARY_KEY,
+    INSERT,
+    UPDATE,
+    ActionType,
+    PartitionKind,
+    Tp,
+)
 from binlogd.tidb.model import Column, FieldType, Job, Table, job_from_json, table_to_json
-from binlogd.tidb.moved_rows import DELETE, INSERT, UPDATE, Doubt
+from binlogd.tidb.moved_rows import Doubt
 from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker

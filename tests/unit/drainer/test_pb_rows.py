@@ -13,7 +13,7 @@ from binlogd.drainer.messages.pb_rows import ChangeEncoder, row_events
 from binlogd.drainer.messages.pb_write import TableEncoder, dml_binlog
 from binlogd.errors import CorruptRow
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
-from binlogd.tidb.kinds import OddRow
+from binlogd.tidb.kinds import UnexpectedLayout
 from binlogd.tidb.model import (
     FLAG_NOT_NULL,
     Column,
@@ -72,7 +72,7 @@ def test_a_damaged_row_means_the_same_or_is_left_to_the_long_way(
         damaged = damage(row)
         try:
             event = quick(damaged)
-        except (OddRow, CorruptRow, IndexError):
+        except (UnexpectedLayout, CorruptRow, IndexError):
             continue
         # a varint may be longer than it needs to be, and is passed on as it is
         assert str(meaning(event)) == str(meaning(slow(damaged)))
@@ -100,7 +100,7 @@ def test_a_row_without_columns_is_read() -> None:
 
 def test_a_row_that_ends_behind_its_handle_is_left_to_the_long_way() -> None:
     quick, _ = ways(at(Table(1, "t", (column(1, Tp.LONG),))))[0]
-    with pytest.raises(OddRow):
+    with pytest.raises(UnexpectedLayout):
         quick(b"\x08\x12")
 
 

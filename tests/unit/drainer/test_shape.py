@@ -152,8 +152,8 @@ def test_a_key_is_taken_apart_as_it_was_put_together(values: list[int | bytes]) 
     conditions = [
         b"`%b` = %b" % (name.encode(), each) for name, each in zip(names, literals, strict=True)
     ]
-    statement = sql.delete_one(b"t", names, sql.tuple_of(literals))
-    assert statement == b"DELETE FROM t WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
+    where = sql.where_key(names, sql.tuple_of(literals))
+    assert where == b" WHERE " + b" AND ".join(conditions)
 
 
 def test_a_backtick_in_a_name_is_doubled() -> None:
