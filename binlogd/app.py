@@ -40,12 +40,12 @@ from binlogd.node.assembly import (
 )
 from binlogd.node.bulkhead import Part
 from binlogd.node.closing import Closing
-from binlogd.node.membership import Identity, Membership, RemoteDrainers
+from binlogd.node.membership import Identity, Membership
 from binlogd.node.operations import Node
 from binlogd.node.pd_first import serving_pd_first
 from binlogd.node.problems import OPEN_PORT
 from binlogd.node.reach import reach
-from binlogd.node.receiving import Receiving
+from binlogd.node.receiving import Receiving, RemoteDrainers
 from binlogd.node.reloading import Reloading
 from binlogd.node.replication import FirstContact
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable

@@ -12,7 +12,7 @@ from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, lo
 from binlogd.commands.output import say
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.tools.restoring import StoredCheckpoint, look, set_to
+from binlogd.tools.checkpoint import StoredCheckpoint, look, set_to
 from binlogd.tso import Tso
 
 

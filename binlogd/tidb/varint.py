@@ -1,7 +1,7 @@
 """LEB128: the numbers of TiDB's rows, of its JSON and of protobuf.
 
 Written here alone. Read here, by `wire.fields` (which says what is wrong in the words of Go's
-decoder, and cuts to 64 bits as it does) and by `snapshot.log.vectors` (many at once); where a call
+decoder, and cuts to 64 bits as it does) and by `snapshot.log.datums` (many at once); where a call
 for each number would be felt, the one or two bytes of a small one are read in place. One test holds
 all of them to the same numbers. Source: encoding/binary of Go, varint.go.
 """

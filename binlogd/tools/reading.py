@@ -42,7 +42,6 @@ from binlogd.tools.pump_log import Joined, joined
 from binlogd.tools.raw import RawReader
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.store import kept_jobs
 from binlogd.wire.peek import body
 
 _WITHOUT_PREWRITE = "its prewrite is not in the log (deleted by pump.gc, or never sent)"
@@ -226,6 +225,8 @@ def known_jobs(sources: Iterable[Source], history: Path | None) -> list[Job]:
     at /ddl/history. Raises ConfigError, Corrupt."""
     found: dict[int, Job] = {}
     for source in sources:
+        from binlogd.upstream.store import kept_jobs  # with its database, which files need not
+
         stores = {data_directory(shard.directory) / STORE_FILE for shard in source.shards}
         for store in sorted(path for path in stores if path.is_file()):
             found |= {job.id: job for job in map(job_from_json, kept_jobs(store))}

@@ -1,5 +1,4 @@
-"""Restoring as it is configured: which relay log, into what, and when nobody asked for it; and the
-checkpoint downstream: what is stored, and setting it to another commit_ts."""
+"""Restoring as it is configured: which relay log, into what, and when nobody asked for it."""
 
 from __future__ import annotations
 
@@ -17,21 +16,18 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.log import is_log_file
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
-from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.restore_original import restore_original
-from binlogd.drainer.rows.progress import LanePosition, PendingDdl
 from binlogd.drainer.translate import Translator
-from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
+from binlogd.errors import BinlogdError, UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
-from binlogd.log.directory import LOCK_FILE, STORE_FILE
+from binlogd.log.directory import STORE_FILE
 from binlogd.node.assembly import (
     dialect,
     downstream_server,
     make_sink,
     make_store,
-    newest_ts,
     table_filter,
     trash,
 )
@@ -152,53 +148,3 @@ async def has_original_relay(disk: PosixDisk, relay_dir: Path) -> bool:
         return False
     has_ours = any(suffix_of(name) is not None for name in names)
     return not has_ours and any(map(is_log_file, names))
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCheckpoint:
-    """What is downstream. `is_set_back`: somebody changed the checkpoint since it was saved."""
-
-    cluster_id: int
-    checkpoint: Checkpoint
-    lanes: tuple[LanePosition, ...]
-    ddl: PendingDdl | None
-    is_set_back: bool
-
-
-async def look(setup: Setup) -> StoredCheckpoint:
-    """What is stored. Raises ConfigError where there is nothing, DownstreamUnavailable."""
-    with closing(_store(setup)) as store:
-        return await _found(store)
-
-
-async def set_to(setup: Setup, commit_ts: Tso) -> tuple[StoredCheckpoint, StoredCheckpoint]:
-    """Before and after: the checkpoint and the progress of all lanes move together, in one
-    transaction. The data is not touched: whoever sets it back has restored a copy of that moment,
-    or knows that what follows may be applied once more. Raises ConfigError when a process is at
-    work on this data directory."""
-    lock = await PosixDisk().lock(setup.data_dir / LOCK_FILE) if setup.data_dir.exists() else None
-    try:
-        with closing(_store(setup)) as store:
-            before = await _found(store)
-            checkpoint = Checkpoint(commit_ts, ts_map=before.checkpoint.ts_map)
-            await store.set_to(checkpoint, newest_ts(setup))
-            return before, await _found(store)
-    finally:
-        if lock is not None:
-            await lock.release()
-
-
-def _store(setup: Setup) -> MySqlStore:
-    return make_store(setup, setup.config.upstream.cluster_id)
-
-
-async def _found(store: MySqlStore) -> StoredCheckpoint:
-    checkpoint, restart = await store.state()
-    if checkpoint is None:
-        raise ConfigError(
-            "the downstream has no checkpoint of this cluster; a first start begins behind"
-            " drainer.initial-commit-ts"
-        )
-    return StoredCheckpoint(
-        store.cluster_id, checkpoint, restart.lanes, restart.ddl, restart.is_set_back
-    )

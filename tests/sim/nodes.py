@@ -23,7 +23,8 @@ from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.errors import BinlogdError
-from binlogd.node.membership import Membership, RemoteDrainers
+from binlogd.node.membership import Membership
+from binlogd.node.receiving import RemoteDrainers
 from binlogd.node.replication import FirstContact, Replication
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump, PumpOptions

@@ -18,7 +18,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log.directory import LOCK_FILE
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
-from binlogd.tools.restoring import look, set_to
+from binlogd.tools.checkpoint import look, set_to
 from binlogd.tso import Tso
 from tests.support.appliance import into_mariadb
 from tests.support.mariadb import MariaDb

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from binlogd.node.membership import UNREAD, RemoteDrainers
+from binlogd.node.receiving import UNREAD, RemoteDrainers
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.tso import NO_TS
