@@ -23,6 +23,14 @@ IntoOption = Annotated[
         " names.",
     ),
 ]
+ModeOption = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        help="What the tables of a lake hold. upsert: the rows as they are upstream; changelog:"
+        " every change as a row, only appended.",
+    ),
+]
 CheckpointOption = Annotated[
     str, typer.Option("--checkpoint", help="Directory in which Spark keeps how far it is.")
 ]
@@ -76,6 +84,7 @@ PackageOption = Annotated[
 def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
     source: SourceOption = "",
     into: IntoOption = "",
+    mode: ModeOption = "upsert",
     checkpoint: CheckpointOption = "",
     begin: BeginOption = "",
     base: BaseOption = "",
@@ -127,6 +136,7 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         takes_over=take_over,
         base=base,
         base_time_zone=base_time_zone,
+        mode=mode,
     )
     setup = load_setup(config_file, log_level=log_level)
     run_here(arguments, setup, cores=cores, memory_mb=memory_mb)

@@ -1,13 +1,14 @@
 """Row changes as bytes, key by key, with the DDL between them: what the pipeline works on.
 
-Only what wins is decoded, later, where it is written; so bytes go through the shuffle. A change of
-a key is a DELETE of the old and a PUT of the new one.
+Rows are decoded later, where they are written; so bytes go on. A change of a key is a DELETE of the
+old and a PUT of the new one. The form `changes` is for who takes the last change of each row
+handle, `changelog` for who keeps them all: there the primary key is a key too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -23,9 +24,11 @@ from binlogd.snapshot.log.rowkey import (
     last_image,
     updated,
 )
+from binlogd.spark.net import primary_of
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, SEQ_STEP, numbered
 from binlogd.spark.walk import SchemaChange, Step, WalkedRows
+from binlogd.tidb.model import TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.wire.in_order import INSERT, UPDATE, rows_of
 
@@ -43,13 +46,16 @@ CHANGES = pa.schema(
         ("ddl_query", pa.string()),
     ]
 )
-"""`op` is that of rowkey, with UPDATE for a PUT of a row that was there, under whatever key; `row`
-of a DELETE is the row that went. A DDL has a `ddl_job_id` above 0 and no key."""
+"""`op` is that of rowkey, with UPDATE for a PUT of a row that was there: under whatever key, in a
+changelog under the same one. `row` of a DELETE is the row that went. A DDL has a `ddl_job_id` above
+0 and no key. `seq` is that of typed rows."""
 
 
 def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
     """Batches of CHANGES, in commit order. Raises UnreadableRow."""
+    splits = PerTable(_primary_moves if request.form == "changelog" else _may_move)
     handles = PerTable(lambda table: handle_of(table.info))
+    op = Op.PUT if request.form == "changelog" else Op.UPDATE
     held: list[tuple[Any, ...]] = []
     size = 0
     for step, seq in numbered(steps):
@@ -60,7 +66,8 @@ def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.R
         if not request.wants(step.table.database, step.table.info.name):
             continue
         handle = handles.of(step.table)
-        for change in _changes(step, handle, seq * SEQ_STEP):
+        split = _Split(splits.of(step.table), op)
+        for change in _changes(step, handle, split, seq * SEQ_STEP):
             held.append(change)
             size += len(change[5]) + len(change[6])
             if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -70,29 +77,57 @@ def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.R
         yield _batch(held)
 
 
-def _changes(rows: WalkedRows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
+class _Split(NamedTuple):
+    """Which updates are two changes, though their row handle stays, and what the second one is."""
+
+    is_one: Callable[[bytes], bool]
+    op: Op
+
+
+def _may_move(table: TableAt) -> Callable[[bytes], bool]:
+    """It may go to another partition, and keep its number, which need not be the only one there."""
+    is_placed = handle_of(table.info).kind is HandleKind.HIDDEN and bool(table.info.partition_ids)
+    return lambda _: is_placed
+
+
+def _primary_moves(table: TableAt) -> Callable[[bytes], bool]:
+    """A primary key that is not the row handle may change."""
+    primary = primary_of(table.info, table.version)
+
+    def is_moved(row: bytes) -> bool:
+        if primary is None:
+            return False
+        old, new = primary.updated(row)
+        return old != new
+
+    return is_moved
+
+
+def _changes(
+    rows: WalkedRows, handle: Handle, split: _Split, seq: int
+) -> Iterator[tuple[Any, ...]]:
     of, table_id = rows.mutation, rows.table.info.id
     no_ddl = 0, 0, None
-    # it may go to another partition, and keep its number, which need not be the only one there
-    may_move = handle.kind is HandleKind.HIDDEN and bool(rows.table.info.partition_ids)
     try:
         for kind, row in rows_of(of):
             gone: Put | None = None
             put: Put | None
+            op = Op.PUT
             if kind == INSERT:
                 put = inserted(handle, row)
             elif kind == UPDATE:
                 left_key, put = updated(handle, row)
-                if left_key is not None or may_move:
-                    images = both_images(handle, row)
+                op = Op.UPDATE
+                if left_key is not None or split.is_one(row):
+                    images, op = both_images(handle, row), split.op
                     gone = Put(images.old_key, images.old)
             else:
                 gone, put = last_image(handle, row), None
             if gone is not None:
                 yield _row(rows, seq, table_id, Op.DELETE, gone.key, gone.row) + no_ddl
             if put is not None:
-                op = Op.UPDATE if kind == UPDATE else Op.PUT
-                yield _row(rows, seq + 1, table_id, op, put.key, put.row) + no_ddl
+                place = seq + (gone is not None)
+                yield _row(rows, place, table_id, op, put.key, put.row) + no_ddl
             seq += SEQ_STEP
     except CorruptRow as error:
         label = f"{rows.table.database}.{rows.table.info.name}"

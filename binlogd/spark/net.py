@@ -37,7 +37,7 @@ from binlogd.spark.rows import (
     numbered,
 )
 from binlogd.spark.walk import SchemaChange, Step, WalkedRows
-from binlogd.tidb.model import TableAt
+from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder
 from binlogd.wire import in_order
@@ -66,7 +66,7 @@ class Net:
         self, request: ReadRequest, wanted: TypedTable, typed: Typed, part: int, parts: int
     ) -> None:
         self._request, self._typed = request, typed
-        self._primary = _primary_of(wanted)
+        self._primary = primary_of(wanted.info, wanted.version)
         self._part, self._parts = part, parts
         self._last: dict[bytes, _Last] = {}
         self._handles = PerTable(lambda table: handle_of(table.info))
@@ -184,10 +184,10 @@ class _Keys:
         return self.primary.deleted(row)
 
 
-def _primary_of(wanted: TypedTable) -> PrimaryKey | None:
+def primary_of(info: Table, version: int) -> PrimaryKey | None:
     """None where the row handle is the primary key, or there is none. A table's rows have one kind
     of handle from its CREATE TABLE on."""
-    if handle_of(wanted.info).kind is not HandleKind.HIDDEN or not key_ids(wanted.info):
+    if handle_of(info).kind is not HandleKind.HIDDEN or not key_ids(info):
         return None
-    decoder = RowDecoder(TableAt("", wanted.info, wanted.version, None, {}, may_lack_columns=True))
-    return primary_key(wanted.info, list(decoder.defaults(key_ids(wanted.info)).values()))
+    decoder = RowDecoder(TableAt("", info, version, None, {}, may_lack_columns=True))
+    return primary_key(info, list(decoder.defaults(key_ids(info)).values()))

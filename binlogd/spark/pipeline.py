@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -30,10 +30,16 @@ from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.base_loader import LoadedBase
 from binlogd.spark.database import DatabaseSink
-from binlogd.spark.inputs import open_input
-from binlogd.spark.lake import moving
+from binlogd.spark.inputs import Input, open_input
+from binlogd.spark.lake import appending, moving
+from binlogd.spark.lake.changelog import (
+    ChangelogBatch,
+    HeldChangelog,
+    batch_of,
+    columns_of_bytes,
+)
 from binlogd.spark.lake.homes import followed
-from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable
+from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, LakeTables
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.rows import PIECE_BYTES
@@ -43,6 +49,7 @@ from binlogd.spark.late import in_doubt, late_rows, newest_version
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
+from binlogd.tidb.model import Job
 from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT
 from binlogd.tso import Tso
 
@@ -73,8 +80,10 @@ class Range:
 class PipelineTarget(Protocol):
     """Where batches go."""
 
-    form: str
-    """What it wants of the data source."""
+    @property
+    def form(self) -> str:
+        """What it wants of the data source."""
+        ...
 
     def apply(self, rows: DataFrame, of: Range) -> None:
         """One batch, perhaps for the second time; it is all there on return."""
@@ -131,6 +140,18 @@ class Offsets:
         return Tso(json.loads(lines[-1])["commit_ts"])
 
 
+class _Found(NamedTuple):
+    """What there is when a batch of a lake begins."""
+
+    source: Input
+    start: Tso
+    claim: Claim
+    now: LakeTables
+    jobs: Sequence[Job]
+    ddl: Sequence[DdlBinlog]
+    tracker: bytes
+
+
 @dataclass(slots=True)
 class LakeTarget:
     """A table of a lake for each table upstream."""
@@ -139,7 +160,11 @@ class LakeTarget:
     asked: ReadRequest
     checkpoint: str
     takes_over: bool = False
-    form: str = "changes"
+
+    @property
+    def form(self) -> str:
+        """See Target."""
+        return "changes" if self.lake.mode == "upsert" else "changelog"
 
     def apply(self, rows: DataFrame, of: Range) -> None:
         """See Target. Raises PipelineStopped and what Spark raises."""
@@ -158,23 +183,61 @@ class LakeTarget:
             ddl = _ddl(rows)
             jobs = source.jobs()  # which has those of all that was found: who read the rows waited
             tracker = manifest.schema_at(start) or schema_before(jobs, start, of.end, ddl)
-            seen = partial(newest_version, source, of.end)
-            held = LakeState(tracker, frozenset(now.placed), now.leaving, seen)
-            batch = planned(jobs, ddl, held, self.asked, start=start, end=of.end)
-            moving.check(now, batch, is_first=of.is_first)
-            late = late_rows(source, batch, self.asked, start)
-            doubts = in_doubt(source, batch, start)
-            heads = prepare(self.lake, now, batch, late)
-            merged = self._merge(rows, batch, heads)
-            manifest.check_claim(claim)
-            heads |= {each.head.table_id: each.head for each in merged}
-            moving.finish(self.lake, batch, heads, doubts)
+            found = _Found(source, start, claim, now, jobs, ddl, tracker)
+            (self._log if self.lake.mode == "changelog" else self._upsert)(rows, of, found)
         finally:
             rows.unpersist()
+
+    def _upsert(self, rows: DataFrame, of: Range, found: _Found) -> None:
+        source, start, now = found.source, found.start, found.now
+        seen = partial(newest_version, source, of.end)
+        held = LakeState(found.tracker, frozenset(now.placed), now.leaving, seen)
+        batch = planned(found.jobs, found.ddl, held, self.asked, start=start, end=of.end)
+        moving.check(now, batch, is_first=of.is_first)
+        late = late_rows(source, batch, self.asked, start)
+        doubts = in_doubt(source, batch, start)
+        heads = prepare(self.lake, now, batch, late)
+        merged = self._merge(rows, batch, heads)
+        self.lake.manifest().check_claim(found.claim)
+        heads |= {each.head.table_id: each.head for each in merged}
+        moving.finish(self.lake, batch, heads, doubts)
         put, gone = sum(each.rows_put for each in merged), sum(each.rows_gone for each in merged)
         for each in doubts:
             log.warning(ROWS_IN_DOUBT, **msgspec.structs.asdict(each), what_to_do=COMPARE)
         log.info("batch_merged", commit_ts=of.end, tables=len(merged), put=put, gone=gone)
+
+    def _log(self, rows: DataFrame, of: Range, found: _Found) -> None:
+        manifest, now = self.lake.manifest(), found.now
+        columns = columns_of_bytes(manifest.columns_at(found.start) or b"{}")
+        held = HeldChangelog(found.tracker, now, columns)
+        batch = batch_of(found.jobs, found.ddl, held, self.asked, of.end)
+        heads = {each.directory: each for each in now.tables.values()}
+        appended = self._append(rows, batch, heads)
+        manifest.check_claim(found.claim)
+        heads |= {each.head.directory: each.head for each in appended}
+        appending.finish(self.lake, batch, heads)
+        files = sum(each.files for each in appended)
+        log.info("batch_appended", commit_ts=of.end, tables=len(appended), files=files)
+
+    def _append(
+        self, rows: DataFrame, batch: ChangelogBatch, heads: dict[str, LakeTable]
+    ) -> list[appending.Appended]:
+        """Parts are written wherever they are, and committed by one task a table, side by side."""
+        lake = self.lake
+
+        def commit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            versions = appending.commit(lake, batch, heads, batches)
+            done = [msgspec.json.encode(each) for each in versions]
+            yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], ["appended"])
+
+        found = (
+            rows.mapInArrow(partial(appending.write, lake, batch), "directory STRING, name STRING")
+            .repartition(rows.sparkSession.sparkContext.defaultParallelism, "directory")
+            .sortWithinPartitions("directory")
+            .mapInArrow(commit, "appended BINARY")
+            .collect()
+        )
+        return [msgspec.json.decode(row["appended"], type=appending.Appended) for row in found]
 
     def _merge(
         self, rows: DataFrame, batch: LakeBatch, heads: dict[int, LakeTable]

@@ -6,7 +6,8 @@
 | `table` | `shop.orders`: typed rows of one table |
 | `tables` | without `table`: which tables, by names with `*` and `?`, separated by commas |
 | `except` | without `table`: which not, in the same way |
-| `form` | without `table`: `raw` (rows as JSON; the default), `changes` or `binlog` (bytes) |
+| `form` | without `table`: `raw` (rows as JSON; the default), `changes`, `changelog` or `binlog` \
+(bytes) |
 | `from`, `to` | commit_ts in (from, to]: a TSO or an ISO 8601 time; all that is there |
 | `net` | `true`: of each key the last change only (`table` alone) |
 | `columns` | which columns of the table, separated by commas |
@@ -27,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from binlogd.errors import ConfigError
 from binlogd.settings.quantities import last_ts
@@ -35,7 +36,7 @@ from binlogd.snapshot.spec import TypeOptions, type_options
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import NO_TS, Tso
 
-Form = Literal["rows", "raw", "binlog", "changes"]
+Form = Literal["rows", "raw", "binlog", "changes", "changelog"]
 HIDDEN_DATABASES = ("mysql", "information_schema", "performance_schema", "sys", "metrics_schema")
 
 _KNOWN = (
@@ -118,13 +119,13 @@ def request(options: Mapping[str, str]) -> ReadRequest:
     given = _given(options)
     table = given.get("table", "")
     form = given.get("form", "rows" if table else "raw")
-    if form not in ("rows", "raw", "binlog", "changes"):
-        raise ConfigError(f'option form: "{form}" is none of rows, raw, binlog, changes')
+    if form not in get_args(Form):
+        raise ConfigError(f'option form: "{form}" is none of {", ".join(get_args(Form))}')
     database, dot, name = table.partition(".")
     if (form == "rows") != bool(table) or bool(table) != bool(dot and name):
         raise ConfigError(
             "option table: name one table as database.table for typed rows; without it, form is"
-            " raw, changes or binlog, and `tables` chooses among them"
+            " raw, changes, changelog or binlog, and `tables` chooses among them"
         )
     if not given.get("path"):
         raise ConfigError(
@@ -134,7 +135,7 @@ def request(options: Mapping[str, str]) -> ReadRequest:
         raise ConfigError("options net and columns go with `table` only")
     return ReadRequest(
         path=given["path"],
-        form=form,  # type: ignore[arg-type]  # one of the three, see above
+        form=form,  # type: ignore[arg-type]  # one of these, see above
         database=database,
         table=name,
         tables=_names(given.get("tables", "")),

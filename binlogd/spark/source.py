@@ -104,7 +104,7 @@ class BinlogdSource(DataSource):
             return _struct(RAW)
         if asked.form == "binlog":
             return _struct(BINLOG)
-        if asked.form == "changes":
+        if asked.form in ("changes", "changelog"):
             return _struct(CHANGES)
         return _struct(typed_schema(_wanted(asked, open_input(asked)), asked.types))
 
@@ -155,7 +155,7 @@ class _Reading:
         if asked.form == "raw":
             yield from JsonRows(asked).batches(steps)
             return
-        if asked.form == "changes":
+        if asked.form in ("changes", "changelog"):
             yield from change_batches(asked, steps)
             return
         assert partition.wanted is not None, "a typed read knows its table"

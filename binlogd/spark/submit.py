@@ -85,6 +85,7 @@ class Arguments:
     takes_over: bool = False
     base: str = ""
     base_time_zone: str = ""
+    mode: str = "upsert"
 
     @property
     def is_lake(self) -> bool:
@@ -271,7 +272,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     PipelineStopped where it is another's."""
     from binlogd.spark.database import DatabaseSink
     from binlogd.spark.inputs import open_input
-    from binlogd.spark.lake.manifest import Claim
+    from binlogd.spark.lake.manifest import Claim, mode_of
     from binlogd.spark.lake.moving import Lake
     from binlogd.spark.pipeline import Offsets
     from binlogd.spark.request import request
@@ -281,7 +282,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     checkpoint = _named(arguments.checkpoint)
     mine = Claim(Offsets(arguments.checkpoint, asked).pipeline(), checkpoint)
     if arguments.is_lake:
-        lake = Lake(place_of(arguments.into))
+        lake = Lake(place_of(arguments.into), mode_of(arguments.mode))
         lake.manifest().read()  # which refuses a lake of another kind
         lake.manifest().claim(mine, takes_over=arguments.takes_over)
         return lake
@@ -368,6 +369,11 @@ def _check_installed(arguments: Arguments) -> None:
     arguments.source_options()
     if not arguments.is_lake and (arguments.tables or arguments.excluded):
         raise ConfigError("--tables and --except go with a lake; for syncer, [syncer] chooses")
+    if arguments.mode != "upsert" and (arguments.base or not arguments.is_lake):
+        raise ConfigError(
+            f"--mode {arguments.mode} goes with a lake, and without --base: a changelog may begin"
+            " anywhere (--from)"
+        )
     require("spark", "pyspark", "pyarrow", "pandas")
     if arguments.is_lake:
         kind = place_of(arguments.into).kind
@@ -381,6 +387,7 @@ def parsed(words: Sequence[str]) -> Arguments:
         parser.add_argument(f"--{name}", required=True)
     for name in ("from", "base", "base-time-zone", "tables", "except", "config"):
         parser.add_argument(f"--{name}", default="")
+    parser.add_argument("--mode", default="upsert")
     parser.add_argument("--follow", action="store_true")
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--interval", type=float, default=10.0)
@@ -401,4 +408,5 @@ def parsed(words: Sequence[str]) -> Arguments:
         takes_over=found["take_over"],
         base=found["base"],
         base_time_zone=found["base_time_zone"],
+        mode=found["mode"],
     )

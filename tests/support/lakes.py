@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from zlib import crc32
 
@@ -11,8 +11,15 @@ import pyarrow.compute as pc
 
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.inputs import open_input
-from binlogd.spark.lake import moving
+from binlogd.spark.lake import appending, moving
+from binlogd.spark.lake.changelog import (
+    ChangelogBatch,
+    HeldChangelog,
+    batch_of,
+    columns_of_bytes,
+)
 from binlogd.spark.lake.homes import followed
+from binlogd.spark.lake.manifest import LakeTables
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.rows import PACKETS
@@ -35,7 +42,8 @@ class Pipeline:
     """What the Spark job does with a batch, by pyarrow alone; it can be killed at each step."""
 
     def __init__(self, logged: Logged, lake: Lake, **more: str) -> None:
-        self._options = logged.options(form="changes", **more)
+        form = "changes" if lake.mode == "upsert" else "changelog"
+        self._options = logged.options(form=form, **more)
         self._asked = request(self._options)
         self._input = open_input(self._asked)
         self._lake = lake
@@ -59,7 +67,8 @@ class Pipeline:
         begin = moving.begin(now, of, self._input.gone_ts(), "the lake")
         if begin >= end:
             return 0
-        rows = self._changes(begin, end)
+        parts = self._changes(begin, end)
+        rows = pa.Table.from_batches([batch for part in parts for batch in part])
         jobs = self._input.jobs()
         is_ddl = pc.greater(rows["ddl_job_id"], 0)
         ddl = [
@@ -69,9 +78,14 @@ class Pipeline:
             )
         ]
         tracker = manifest.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
+        if self._lake.mode == "changelog":
+            columns = columns_of_bytes(manifest.columns_at(begin) or b"{}")
+            held = HeldChangelog(tracker, now, columns)
+            self._log(batch_of(jobs, ddl, held, self._asked, end), now, parts, step)
+            return next(steps)
         seen = partial(newest_version, self._input, Tso(end))
-        held = LakeState(tracker, frozenset(now.placed), now.leaving, seen)
-        batch = planned(jobs, ddl, held, self._asked, start=begin, end=Tso(end))
+        state = LakeState(tracker, frozenset(now.placed), now.leaving, seen)
+        batch = planned(jobs, ddl, state, self._asked, start=begin, end=Tso(end))
         moving.check(now, batch, is_first=of.is_first)
         step()
         late = late_rows(self._input, batch, self._asked, begin)
@@ -93,11 +107,29 @@ class Pipeline:
         moving.finish(self._lake, batch, heads, doubts)
         return next(steps)
 
-    def _changes(self, start: int, end: int) -> pa.Table:
+    def _log(
+        self,
+        batch: ChangelogBatch,
+        now: LakeTables,
+        parts: list[list[pa.RecordBatch]],
+        step: Callable[[], None],
+    ) -> None:
+        step()
+        written: list[pa.RecordBatch] = []
+        for part in parts:
+            written += appending.write(self._lake, batch, part)
+            step()
+        by_table = pa.Table.from_batches(written, appending.WRITTEN).sort_by("directory")
+        heads = {each.directory: each for each in now.tables.values()}
+        for done in appending.commit(self._lake, batch, heads.copy(), by_table.to_batches()):
+            heads[done.head.directory] = done.head
+            step()
+        appending.finish(self._lake, batch, heads)
+
+    def _changes(self, start: int, end: int) -> list[list[pa.RecordBatch]]:
         source = BinlogdSource({**self._options, "from": str(start), "to": str(end)})
         reader = source.reader(source.schema())
-        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-        return pa.Table.from_batches(batches)
+        return [list(reader.read(part)) for part in reader.partitions()]
 
     @staticmethod
     def _winners(rows: pa.Table, table_ids: set[int]) -> Iterator[list[pa.RecordBatch]]:

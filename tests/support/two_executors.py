@@ -24,14 +24,16 @@ from pyspark.sql import SparkSession
 
 from binlogd.spark import pipeline
 from binlogd.spark.database import DatabaseSink
-from binlogd.spark.lake import moving
+from binlogd.spark.lake import appending, moving
+from binlogd.spark.lake.changelog import batch_of
 from binlogd.spark.lake.manifest import LakeTables
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lane_task import LaneDone, LaneWork
 from binlogd.spark.pipeline import LakeTarget, SparkTasks
 from binlogd.tso import Tso
-from tests.support.logged import Logged, check_lake
+from tests.support.changelogs import check_as_kept
+from tests.support.logged import Logged
 from tests.support.mariadb import MariaDb
 from tests.support.model_in_mysql import model_differences
 
@@ -162,36 +164,49 @@ class Killer:
 def kept_lake(killer: Killer, logged: Logged, root: Path) -> Iterator[list[int]]:
     """The commit_ts that a lake there publishes; held against the model, each at once."""
     read_ddl, merge, finish = pipeline._ddl, LakeTarget._merge, moving.finish
+    append, turned = LakeTarget._append, appending.finish
     published = list[int]()
 
     def reading(*words: Any) -> Any:
         with killer.at_work("reading"):
             return read_ddl(*words)
 
-    def between(*words: Any) -> Any:
-        killer.now("between stages")
-        return prepare(*words)
+    def between(begin: Callable[..., Any]) -> Any:
+        def begun(*words: Any) -> Any:
+            killer.now("between stages")
+            return begin(*words)
+
+        return begun
 
     def versions() -> int:
         return sum(1 for _ in root.rglob("*.json"))
 
-    def merging(*words: Any) -> Any:
-        before = versions()
-        with killer.at_work("merging", "committing", lambda: versions() > before):
-            return merge(*words)
+    def merging(put: Callable[..., Any]) -> Any:
+        def putting(*words: Any) -> Any:
+            before = versions()
+            with killer.at_work("merging", "committing", lambda: versions() > before):
+                return put(*words)
 
-    def publishing(lake: Lake, *words: Any) -> LakeTables:
-        killer.now("publishing")
-        now = finish(lake, *words)
-        check_lake(logged, lake, now.commit_ts)
-        published.append(now.commit_ts)
-        return now
+        return putting
+
+    def publishing(finish: Callable[..., LakeTables]) -> Any:
+        def published_at_once(lake: Lake, *words: Any) -> LakeTables:
+            killer.now("publishing")
+            now = finish(lake, *words)
+            check_as_kept(logged, lake, now.commit_ts)
+            published.append(now.commit_ts)
+            return now
+
+        return published_at_once
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "_ddl", reading)
-        patch.setattr(pipeline, "prepare", between)
-        patch.setattr(LakeTarget, "_merge", merging)
-        patch.setattr(moving, "finish", publishing)
+        patch.setattr(pipeline, "prepare", between(prepare))
+        patch.setattr(pipeline, "batch_of", between(batch_of))
+        patch.setattr(LakeTarget, "_merge", merging(merge))
+        patch.setattr(LakeTarget, "_append", merging(append))
+        patch.setattr(moving, "finish", publishing(finish))
+        patch.setattr(appending, "finish", publishing(turned))
         yield published
 
 

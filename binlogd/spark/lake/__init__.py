@@ -4,6 +4,7 @@
     root/_pipeline.json         which pipeline keeps it
     root/table-<id>/            a table: the columns upstream, and `_binlogd_key`
     root/_schema/<commit_ts>    the upstream's schema at that moment, for the next batch
+    root/_schema/<...>.columns  of a changelog: which columns its tables have come to
     root/catalog.db             names for readers (Iceberg in a directory only)
 
 `tables.json` is the one thing that decides. A batch begins with the versions that it names, makes

@@ -12,15 +12,18 @@ Source: Delta Transaction Log Protocol (txn); deltalake.DeltaTable.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 from pyarrow.fs import SubTreeFileSystem
 
 from binlogd.snapshot.publishing.lake.delta import properties_of, without_metadata
@@ -111,6 +114,42 @@ class Delta:
                 table.optimize.compact(commit_properties=properties_of(end))
                 table.vacuum(dry_run=False, full=True)
         return _head(head, table)
+
+    def append_files(
+        self,
+        head: LakeTable,
+        before: pa.Schema,
+        schema: pa.Schema,
+        names: Sequence[str],
+        end: int,
+    ) -> LakeTable:
+        """See Kind. Columns are a commit of their own."""
+        evolved = self.evolve(head, before, schema, end)
+        assert evolved is not None, "columns only come"
+        table, fields = self._at(evolved, end), Schema.from_arrow(without_metadata(schema))
+        with self._telling(head):
+            if (table.version() + 1) // TIDY_EVERY > head.version // TIDY_EVERY:
+                table.vacuum(dry_run=False, full=True)
+            properties = properties_of(end)
+            properties.max_commit_retries = 0  # so that what is made is the very next version
+            actions: list[AddAction | RemoveAction] = [self._adding(head, each) for each in names]
+            table.create_write_transaction(actions, "append", fields, commit_properties=properties)
+        return LakeTable(head.table_id, head.directory, table.version() + 1)
+
+    def _adding(self, head: LakeTable, name: str) -> AddAction:
+        """A file with what readers pass it over by: from when to when its changes are."""
+        system, path = self._place.filesystem(head.directory)
+        info = system.get_file_info(f"{path}/{name}")
+        held = pq.read_metadata(info.path, filesystem=system)
+        first = [held.row_group(each).column(0).statistics for each in range(held.num_row_groups)]
+        column = held.schema.column(0).name
+        stats = {
+            "numRecords": held.num_rows,
+            "minValues": {column: min(each.min for each in first)},
+            "maxValues": {column: max(each.max for each in first)},
+        }
+        changed_ms = (info.mtime_ns or 0) // 1_000_000
+        return AddAction(name, info.size, {}, changed_ms, True, json.dumps(stats))
 
     def show(self, now: LakeTables) -> None:
         """See Kind. Readers find a table by its directory."""

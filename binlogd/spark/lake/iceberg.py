@@ -14,7 +14,6 @@ Source: Iceberg Table Spec, version 2.
 
 from __future__ import annotations
 
-import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -36,13 +35,12 @@ from pyiceberg.table import Table
 
 from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, version_of
+from binlogd.spark.lake.files import FileWriter
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, KeyChanges
+from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, KeyChanges, is_readable_as
 
-FILE_BYTES = 128 << 20
-"""About where a data file ends."""
 SMALL_BYTES, SMALL_MAX = 8 << 20, 16
 """When more files than that are smaller than that, the next batch puts them together."""
 SNAPSHOT_AGE = timedelta(days=1)
@@ -51,13 +49,13 @@ TIDY_EVERY = 500
 """Versions after which older ones are forgotten, with the files that only they have."""
 READ_ROWS = 32_768
 
-_WIDTHS = [[pa.int8(), pa.int16(), pa.int32(), pa.int64()], [pa.float32(), pa.float64()]]
 _CATALOG = "binlogd"
 _NAMES = (
     "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location)"
     " VALUES (?, ?, ?, ?)"
 )
 _PROPERTIES = {
+    "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -113,7 +111,7 @@ class Iceberg:
     ) -> LakeTable | None:
         """See Kind. All but a type that files cannot be read as."""
         held = {_id(each): each.type for each in before}
-        if not all(_is_readable_as(held.get(_id(each), each.type), each.type) for each in schema):
+        if not all(is_readable_as(held.get(_id(each), each.type), each.type) for each in schema):
             return None
         with self._opened(head) as table:
             return self._committed(head, table, schema, [], [], end)
@@ -131,13 +129,26 @@ class Iceberg:
     ) -> LakeTable:
         """See Kind. All of `changes` are one commit; their keys are in memory together."""
         with self._opened(head) as table:
-            writer, keys = _Writer(table, schema), list[pa.ChunkedArray]()
+            writer, keys = _writer(table, schema), list[pa.ChunkedArray]()
             for each in changes:
                 keys.append(each.keys)
                 for rows in each.puts.to_batches():
                     writer.add(rows)
             replaced = _replace(table, _Keys.of(keys), writer, schema)
             return self._committed(head, table, schema, replaced, writer.close(), end)
+
+    def append_files(
+        self,
+        head: LakeTable,
+        before: pa.Schema,
+        schema: pa.Schema,
+        names: Sequence[str],
+        end: int,
+    ) -> LakeTable:
+        """See Kind. Columns and files are one commit."""
+        with self._opened(head) as table:
+            paths = [f"{table.location()}/{each}" for each in names]
+            return self._committed(head, table, schema, [], paths, end)
 
     def show(self, now: LakeTables) -> None:
         """See Kind. All names at once: whoever opens the catalog sees one moment."""
@@ -172,14 +183,16 @@ class Iceberg:
         head: LakeTable,
         table: Table,
         schema: pa.Schema,
-        gone: Iterable[DataFile],
+        gone: Sequence[DataFile],
         paths: Iterable[str],
         end: int,
     ) -> LakeTable:
         properties = {COMMIT_TS_KEY: str(end)}
         with table.transaction() as changes:
             set_schema(changes, table, pyarrow_to_schema(schema))
-            with changes.update_snapshot(snapshot_properties=properties).overwrite() as snapshot:
+            update = changes.update_snapshot(snapshot_properties=properties)
+            # an append looks at no older manifest, but to put many small ones together
+            with update.overwrite() if gone else update.merge_append() as snapshot:
                 for file in gone:
                     snapshot.delete_data_file(file)
                 for file in parquet_files_to_data_files(
@@ -235,13 +248,6 @@ def _id(field: pa.Field) -> bytes:
     return found
 
 
-def _is_readable_as(was: pa.DataType, now: pa.DataType) -> bool:
-    """Source: Iceberg Table Spec, Schema Evolution; decimals never keep their id upstream."""
-    return was == now or any(
-        was in widths and now in widths[widths.index(was) :] for widths in _WIDTHS
-    )
-
-
 def _read(table: Table, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows with these columns, NULL where the file is older than a column."""
     with table.io.new_input(file.file_path).open() as stream:
@@ -249,7 +255,7 @@ def _read(table: Table, file: DataFile, schema: pa.Schema) -> Iterator[pa.Record
         fields = {_id(each): each for each in held.schema_arrow}
         found = [(fields.get(_id(each)), each) for each in schema]
         for was, now in found:
-            if was is not None and not _is_readable_as(was.type, now.type):
+            if was is not None and not is_readable_as(was.type, now.type):
                 raise ValueError(f"{file.file_path}: {was.name} is {was.type}, not {now.type}")
         names = [was.name for was, _ in found if was is not None]
         for rows in held.iter_batches(READ_ROWS, columns=names):
@@ -261,44 +267,18 @@ def _read(table: Table, file: DataFile, schema: pa.Schema) -> Iterator[pa.Record
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class _Writer:
+def _writer(table: Table, schema: pa.Schema) -> FileWriter:
     """Rows into new data files of a table."""
 
-    def __init__(self, table: Table, schema: pa.Schema) -> None:
-        self._table, self._schema = table, schema
-        self._paths: list[str] = []
-        self._open: tuple[pq.ParquetWriter, OutputStream] | None = None
-        self._size = 0
+    def create(name: str) -> tuple[str, OutputStream]:
+        path = table.location_provider().new_data_location(name)
+        return path, table.io.new_output(path).create()
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        if not rows.num_rows:
-            return
-        if self._open is None:
-            self._open = self._new()
-        self._open[0].write_batch(pa.RecordBatch.from_arrays(rows.columns, schema=self._schema))
-        self._size += rows.nbytes
-        if self._size >= FILE_BYTES:
-            self.close()
-
-    def close(self) -> list[str]:
-        """All files so far."""
-        if self._open is not None:
-            writer, stream = self._open
-            writer.close()
-            stream.close()
-        self._open, self._size = None, 0
-        return self._paths
-
-    def _new(self) -> tuple[pq.ParquetWriter, OutputStream]:
-        name = f"{uuid.uuid4()}.zstd.parquet"  # noqa: TID251 - never that of a batch that was killed
-        path = self._table.location_provider().new_data_location(name)
-        stream = self._table.io.new_output(path).create()
-        self._paths.append(path)
-        return pq.ParquetWriter(stream, self._schema, compression="zstd"), stream
+    return FileWriter(create, schema)
 
 
 def _written(table: Table, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> list[str]:
-    writer = _Writer(table, schema)
+    writer = _writer(table, schema)
     for each in rows:
         writer.add(each)
     return writer.close()
@@ -332,7 +312,7 @@ class _Keys(Sequence[bytes]):
         return self.array.slice(begin, max(0, end - begin))
 
 
-def _replace(table: Table, keys: _Keys, writer: _Writer, schema: pa.Schema) -> list[DataFile]:
+def _replace(table: Table, keys: _Keys, writer: FileWriter, schema: pa.Schema) -> list[DataFile]:
     """Writes what is left of files that hold some of the keys, or are too many and small; these."""
     files = _files(table)
     small = {file.file_path for file in files if file.file_size_in_bytes < SMALL_BYTES}

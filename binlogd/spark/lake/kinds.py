@@ -5,7 +5,7 @@ Every method begins with the version that it is given, whatever came of the tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -58,6 +58,18 @@ class LakeKind(Protocol):
         self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int
     ) -> LakeTable:
         """Rows put and rows gone, by key."""
+        ...
+
+    def append_files(
+        self,
+        head: LakeTable,
+        before: pa.Schema,
+        schema: pa.Schema,
+        names: Sequence[str],
+        end: int,
+    ) -> LakeTable:
+        """More rows, in files that are in its directory; no other file is read. With columns that
+        come behind those before, or get wider where that is readable."""
         ...
 
     def show(self, now: LakeTables) -> None:

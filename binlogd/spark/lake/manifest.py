@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -19,8 +20,10 @@ TABLES_NAME = "tables.json"
 CLAIM_NAME = "_pipeline.json"
 DIRECTORY = "table-"
 _SCHEMAS = "_schema"
+_COLUMNS = ".columns"
 IN_DOUBT_MAX = 100
-
+LakeMode = Literal["upsert", "changelog"]
+MODES: tuple[LakeMode, ...] = ("upsert", "changelog")
 
 WAY_PAST = (
     "Leave the table out (--except), or begin another lake with a later snapshot of `binlogd"
@@ -50,7 +53,8 @@ class LakeTables(msgspec.Struct, frozen=True):
     """Which tables there are, by `database.table`, complete up to `commit_ts`. `placed` are the ids
     of those whose keys have a partition in them (`HandleKind.PLACED`). `in_doubt` are the last
     `IN_DOUBT_MAX` DDL that rows may have seen or not. `leaving` are columns that a DROP COLUMN had
-    announced, which are not in the files any more: ids of their tables, and their own."""
+    announced, which are not in the files any more: ids of their tables, and their own. `mode` says
+    whether tables hold rows as they are, or every change."""
 
     commit_ts: int
     tables: dict[str, LakeTable]
@@ -58,6 +62,7 @@ class LakeTables(msgspec.Struct, frozen=True):
     placed: tuple[int, ...] = ()
     in_doubt: tuple[DoubtfulRows, ...] = ()
     leaving: tuple[tuple[int, int], ...] = ()
+    mode: LakeMode = "upsert"
 
     def by_id(self) -> dict[int, LakeTable]:
         """The same by table id."""
@@ -148,11 +153,19 @@ def label(plan: TablePlan) -> str:
     return f"{plan.database}.{plan.info.name}"
 
 
+def mode_of(text: str) -> LakeMode:
+    """Raises ConfigError."""
+    found = next((each for each in MODES if each == text), None)
+    if found is None:
+        raise ConfigError(f"--mode {text}: expected {' or '.join(MODES)}")
+    return found
+
+
 class LakeManifest:
     """The small files of a lake. Raises ArchiveUnavailable where its store does not answer."""
 
-    def __init__(self, place: LakeLocation) -> None:
-        self._place = place
+    def __init__(self, place: LakeLocation, mode: LakeMode) -> None:
+        self._place, self._mode = place, mode
         self.store = ArchiveStore.open(place.url, what="lake")
 
     def read(self) -> LakeTables:
@@ -160,7 +173,7 @@ class LakeManifest:
         try:
             content = self.store.read(TABLES_NAME)
         except FileNotFoundError:
-            return LakeTables(0, {}, self._place.kind)
+            return LakeTables(0, {}, self._place.kind, mode=self._mode)
         try:
             found = msgspec.json.decode(content, type=LakeTables)
         except (msgspec.DecodeError, ValueError) as error:
@@ -170,26 +183,40 @@ class LakeManifest:
                 f"{self._place.shown} is a lake of {found.format}: --into"
                 f" {found.format}:{self._place.shown}, or another directory"
             )
+        if found.mode != self._mode:
+            raise ConfigError(
+                f"{self._place.shown} is a lake of the mode {found.mode}: --mode {found.mode}, or"
+                " another directory"
+            )
         return found
 
     def schema_at(self, commit_ts: int) -> bytes | None:
         """The upstream's schema at the end of the last batch, if that is this moment."""
+        return self._kept(f"{commit_ts}")
+
+    def columns_at(self, commit_ts: int) -> bytes | None:
+        """The columns of a changelog then, in the same way."""
+        return self._kept(f"{commit_ts}{_COLUMNS}")
+
+    def _kept(self, name: str) -> bytes | None:
         try:
-            return self.store.read(f"{_SCHEMAS}/{commit_ts}")
+            return self.store.read(f"{_SCHEMAS}/{name}")
         except FileNotFoundError:
             return None
 
-    def turn(self, now: LakeTables, tracker: bytes) -> None:
+    def turn(self, now: LakeTables, tracker: bytes, columns: bytes = b"") -> None:
         """Makes these versions those that hold, and removes what no reader needs any more."""
         last = self.read()
         self.store.put(f"{_SCHEMAS}/{now.commit_ts}", tracker)
+        if columns:
+            self.store.put(f"{_SCHEMAS}/{now.commit_ts}{_COLUMNS}", columns)
         self.store.put(TABLES_NAME, msgspec.json.format(msgspec.json.encode(now), indent=1))
         kept = {each.directory for each in (*last.tables.values(), *now.tables.values())}
         for name in self.store.directories():
             if name.startswith(DIRECTORY) and name not in kept:
                 self.store.remove_directory(name)
         for name in self.store.names(_SCHEMAS):
-            if name != str(now.commit_ts):
+            if name.removesuffix(_COLUMNS) != str(now.commit_ts):
                 self.store.remove(f"{_SCHEMAS}/{name}")
 
     def claim(self, mine: Claim, *, takes_over: bool = False) -> None:

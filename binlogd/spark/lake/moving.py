@@ -27,6 +27,7 @@ from binlogd.spark.lake.manifest import (
     IN_DOUBT_MAX,
     LakeBatch,
     LakeManifest,
+    LakeMode,
     LakeTable,
     LakeTables,
     PipelineStopped,
@@ -54,10 +55,11 @@ class Lake:
     """A lake by its place: nothing of it is open, so it travels to workers."""
 
     place: LakeLocation
+    mode: LakeMode = "upsert"
 
     def manifest(self) -> LakeManifest:
         """Raises ConfigError."""
-        return LakeManifest(self.place)
+        return LakeManifest(self.place, self.mode)
 
     def kind(self) -> LakeKind:
         """What makes versions of its tables. Raises ConfigError."""
@@ -105,7 +107,7 @@ def begin(now: LakeTables, of: Span, gone_ts: Tso, where: str) -> Tso:
         raise PipelineStopped(
             f"{where} is at commit_ts {now.commit_ts}, and the log is complete behind {gone_ts}"
             " only: begin at an empty place, with a snapshot or a dump of that moment or later"
-            " (--base)"
+            " (--base), or a changelog behind that (--from)"
         )
     raise PipelineStopped(
         f"{where} is at commit_ts {now.commit_ts}, and this batch begins at {of.start}: what lies"

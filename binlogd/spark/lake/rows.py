@@ -31,6 +31,8 @@ KEY_COLUMN = "_binlogd_key"
 KEY_ID = 2_000_000_000
 """The field id of the key; TiDB's column ids, which are those of the others, stay far below."""
 
+_WIDTHS = [[pa.int8(), pa.int16(), pa.int32(), pa.int64()], [pa.float32(), pa.float64()]]
+
 PIECE_BYTES = 64 << 20
 PIECE_ROWS = 250_000
 """Of changes that are in memory together: whichever comes first."""
@@ -58,6 +60,14 @@ def lake_schema(plan: TablePlan, types: TypeOptions) -> pa.Schema:
     """The columns upstream, by name and id, and the key."""
     key = pa.field(KEY_COLUMN, pa.binary(), metadata={"PARQUET:field_id": str(KEY_ID)})
     return schema_of(arrow_columns(plan, types)).append(key)
+
+
+def is_readable_as(was: pa.DataType, now: pa.DataType) -> bool:
+    """Whether Iceberg reads files with one type as another. Source: Iceberg Table Spec, Schema
+    Evolution; decimals never keep their id upstream."""
+    return was == now or any(
+        was in widths and now in widths[widths.index(was) :] for widths in _WIDTHS
+    )
 
 
 # --- rows that were there ----------------------------------------------------------------------

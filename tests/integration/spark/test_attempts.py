@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
@@ -112,6 +113,10 @@ class SteppedTable(DeltaTable):
         step()
         return super().merge(*words, **more)
 
+    def create_write_transaction(self, *words: Any, **more: Any) -> Any:
+        step()
+        return super().create_write_transaction(*words, **more)
+
 
 @pytest.fixture
 def _in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +212,27 @@ def test_a_merge_reports_the_version_that_it_made_whatever_another_attempt_does(
         return (lambda: merged(lake, head, pieces),) * 2
 
     check(lake, works, AFTER)
+
+
+@pytest.mark.usefixtures("_in_steps")
+@pytest.mark.parametrize(
+    "lake", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)], indirect=True
+)
+def test_files_are_in_a_table_once_whatever_another_attempt_does(lake: Lake) -> None:
+    numbers = count(1)
+
+    def works() -> tuple[Callable[[], LakeTable], Callable[[], LakeTable]]:
+        head = seeded(lake, f"table-{next(numbers)}")
+        system, path = lake.place.filesystem(head.directory)
+        pq.write_table(rows(c=3), f"{path}/new.parquet", filesystem=system)
+
+        def append() -> LakeTable:
+            with closing(lake.kind()) as kind:
+                return kind.append_files(head, SCHEMA, SCHEMA, ["new.parquet"], 6)
+
+        return append, append
+
+    check(lake, works, {b"a": 1, b"b": 1, b"c": 3})
 
 
 @pytest.mark.soak

@@ -25,7 +25,9 @@ from binlogd.errors import ConfigError
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.spark.database import DatabaseSink
-from binlogd.spark.pipeline import DatabaseTarget, PipelineOptions, start
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.place import place_of
+from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, start
 from binlogd.spark.request import request
 from binlogd.spark.source import StreamReader, check_limit
 from tests.support.appliance import into_mariadb
@@ -35,9 +37,19 @@ from tests.support.mariadb import MariaDb
 from tests.support.model_in_mysql import PREFIX
 from tests.support.spark import WarmSpark
 from tests.support.streams import folded
-from tests.support.two_executors import FAULT, SPECULATION, Killer, kept_database, with_tasks
+from tests.support.two_executors import (
+    FAULT,
+    SPECULATION,
+    Killer,
+    kept_database,
+    kept_lake,
+    with_tasks,
+)
 from tests.workload.generator import Options
 from tests.workload.tables import STANDARD
+
+TABLES = tuple(each for each in STANDARD if each.name in ("accounts", "audit"))
+"""`audit` has no key: whatever is applied twice is there twice."""
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +173,33 @@ def test_an_error_reaches_the_user_with_what_to_do(spark: SparkSession, logged: 
         spark.read.format("binlogd").options(**options).load()
 
 
+def test_tasks_keep_a_changelog_that_has_each_change_once_though_an_executor_is_killed(
+    spark: SparkSession, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    """Each part of a batch is written where it is read, and every task may be run twice."""
+    made = Options(seed=74, transactions=60, ddl_every=40, tables=TABLES)
+    logged = Logged.write(tmp_path, made)
+    checkpoint, root = str(tmp_path / "checkpoint"), tmp_path / "lake"
+    source = logged.options(maxTransactionsPerTrigger="40", partitionTransactions="20")
+    lake = Lake(place_of(f"delta:{root}"), "changelog")
+    killer = Killer(spark, ["merging"], 1, within_s=0)
+    with (
+        counted(record_property, fault=FAULT, target="pipeline into Delta, a changelog") as cases,
+        kept_lake(killer, logged, root) as published,
+    ):
+        target = LakeTarget(lake, request({**source, "form": "changes"}), checkpoint)
+        start(spark, PipelineOptions(source, checkpoint, None), target).awaitTermination()
+        assert len(published) > 1
+        assert published[-1] == logged.workload.model.last_commit_ts
+        assert killer.killed.total() == 1
+        cases.one()
+
+
 def test_tasks_keep_a_database_that_holds_what_the_upstream_did_though_an_executor_is_killed(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path, record_property: RecordProperty
 ) -> None:
     """Lanes of two executors, batch by batch, with DDL between."""
-    tables = tuple(each for each in STANDARD if each.name in ("accounts", "audit"))
-    made = Options(seed=73, transactions=60, ddl_every=40, prefix=PREFIX, tables=tables)
+    made = Options(seed=73, transactions=60, ddl_every=40, prefix=PREFIX, tables=TABLES)
     logged, checkpoint = Logged.write(tmp_path, made), str(tmp_path / "checkpoint")
     source = logged.options(maxTransactionsPerTrigger="40")
     setup = Setup(config.parse(into_mariadb(mariadb), "the test's"))

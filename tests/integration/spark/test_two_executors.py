@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.spark.database import DatabaseSink
+from binlogd.spark.lake.manifest import MODES, LakeMode
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.pipeline import (
@@ -60,16 +61,18 @@ def check(killer: Killer, published: Sequence[int], logged: Logged, kills: int) 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lake_is_what_the_upstream_was_though_executors_are_killed_in_all_phases(
-    kind: str, spark: WarmSpark, tmp_path: Path, record_property: RecordProperty
+    kind: str, mode: LakeMode, spark: WarmSpark, tmp_path: Path, record_property: RecordProperty
 ) -> None:
     logged = Logged.write(tmp_path, Options(seed=61, transactions=600, ddl_every=40))
     checkpoint, root = tmp_path / "checkpoint", tmp_path / "lake"
     asked = request(logged.options(form="changes"))
-    target = LakeTarget(Lake(place_of(f"{kind}:{root}")), asked, str(checkpoint))
+    target = LakeTarget(Lake(place_of(f"{kind}:{root}"), mode), asked, str(checkpoint))
+    into = f"pipeline into {kind.title()}" + (", a changelog" if mode == "changelog" else "")
     with (
-        counted(record_property, fault=FAULT, target=f"pipeline into {kind.title()}") as cases,
+        counted(record_property, fault=FAULT, target=into) as cases,
         spark.on_two_executors({}) as session,
     ):
         phases = ["reading", "between stages", "merging", "committing", "publishing"]

@@ -1,0 +1,267 @@
+"""A batch into a changelog: a task for each part of the log writes, one for each table commits.
+
+    batch = batch_of(...)                  what DDL did to which tables; by the driver (`changelog`)
+    ... write(lake, batch, changes)        new files, and their names; by workers, part by part
+    ... commit(lake, batch, heads, names)  a version with these files; by workers, table by table
+    finish(lake, batch, heads)             one write makes it hold
+
+Nothing that is there is read or written anew. A file is nothing to a table before it is committed,
+so a task that is run again writes other ones, and Spark hands on the names of one attempt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlogd.errors import CorruptRow, UnknownTable, UnreadableRow
+from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.snapshot.writing.row_arrays import RowArrays
+from binlogd.snapshot.writing.rows import RowsAsOf
+from binlogd.snapshot.writing.writer import arrow_columns
+from binlogd.spark.lake.changelog import (
+    MARK_NAMES,
+    ChangelogBatch,
+    DdlMark,
+    columns_to_bytes,
+    places,
+    plan_of,
+)
+from binlogd.spark.lake.files import FileWriter
+from binlogd.spark.lake.kinds import LakeFailed, LakeKind
+from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped, label
+from binlogd.spark.lake.moving import Lake, show
+from binlogd.spark.lake.place import LakeLocation
+from binlogd.spark.lake.rows import PACKET_BYTES, PACKET_ROWS, PIECE_BYTES
+from binlogd.spark.rows import DELETE, INSERT, UPDATE
+from binlogd.tidb.schema import SchemaTracker
+
+WRITTEN = pa.schema([("directory", pa.string()), ("name", pa.string())])
+"""Files, by the directory of their table and their name in it."""
+_OPS = pa.array(
+    [{Op.PUT: INSERT, Op.DELETE: DELETE, Op.UPDATE: UPDATE}.get(each) for each in sorted(Op)]
+)
+_FILES = "data"
+
+Heads = Mapping[str, LakeTable]
+"""Versions by directory."""
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """What a batch did to a table."""
+
+    head: LakeTable
+    files: int
+
+
+# --- files, part by part -----------------------------------------------------------------------
+
+
+def write(
+    lake: Lake, batch: ChangelogBatch, changes: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Files of the changes of one part of the log, in its order. Yields `WRITTEN`. Raises
+    UnreadableRow, UnknownTable, OSError."""
+    part = _Part(lake.place, batch)
+    for each in changes:
+        part.take(each)
+    for directory, names in part.close():
+        rows = [[directory] * len(names), names]
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, rows, WRITTEN.types)), schema=WRITTEN)
+
+
+class _Layout(NamedTuple):
+    """How rows of a table at a moment become columns of a changelog."""
+
+    plan: TablePlan
+    arrays: RowArrays
+    places: Sequence[str]
+
+
+class _Part:
+    """Takes the changes of a part of the log; a `PIECE_BYTES` of them at most is in memory."""
+
+    def __init__(self, place: LakeLocation, batch: ChangelogBatch) -> None:
+        self._place, self._batch = place, batch
+        self._schemas: SchemaTracker | None = None
+        self._directories = dict(batch.directories)
+        self._held: dict[int, list[pa.RecordBatch]] = {}
+        self._layouts: dict[int, _Layout] = {}
+        self._writers: dict[str, FileWriter] = {}
+
+    def take(self, changes: pa.RecordBatch) -> None:
+        """Raises UnreadableRow, UnknownTable."""
+        if not changes.num_rows:
+            return
+        if self._schemas is None:
+            self._schemas = self._schema_before(changes["commit_ts"][0].as_py())
+        at = 0
+        for number in np.flatnonzero(changes["ddl_job_id"].to_numpy()).tolist():
+            self._hold(self._schemas, changes.slice(at, number - at))
+            self._ddl(self._schemas, changes.slice(number, 1).to_pylist()[0])
+            at = number + 1
+        self._hold(self._schemas, changes.slice(at))
+
+    def close(self) -> Iterator[tuple[str, list[str]]]:
+        """The names of all files, by directory."""
+        if self._schemas is not None:
+            self._flush(self._schemas)
+        for directory, writer in self._writers.items():
+            yield directory, writer.close()
+
+    def _schema_before(self, commit_ts: int) -> SchemaTracker:
+        """The schema that the first change of the part finds, or its DDL."""
+        batch = self._batch
+        schemas = SchemaTracker.from_snapshot(batch.begins)
+        schemas.load(batch.jobs.values())
+        for each in batch.ddl:
+            if each.commit_ts < commit_ts:
+                self._apply(schemas, each.commit_ts, each.job_id, each.schema_state)
+        return schemas
+
+    def _apply(
+        self, schemas: SchemaTracker, commit_ts: int, job_id: int, state: int
+    ) -> DdlMark | None:
+        schemas.apply(self._batch.jobs[job_id], state)
+        mark = self._batch.marks.get((commit_ts, job_id))
+        if mark is not None:
+            self._directories |= mark.directories
+        return mark
+
+    def _hold(self, schemas: SchemaTracker, changes: pa.RecordBatch) -> None:
+        for table_id in pc.unique(changes["table_id"]).to_pylist():
+            held = self._held.setdefault(table_id, [])
+            held.append(changes.filter(pc.equal(changes["table_id"], table_id)))
+            if _bytes(held) >= PACKET_BYTES or sum(map(len, held)) >= PACKET_ROWS:
+                self._write(schemas, table_id)
+        if sum(map(_bytes, self._held.values())) >= PIECE_BYTES:
+            self._flush(schemas)
+
+    def _ddl(self, schemas: SchemaTracker, row: Mapping[str, Any]) -> None:
+        """What came before it is decoded as it was then; it is a row of its own."""
+        self._flush(schemas)
+        mark = self._apply(schemas, row["commit_ts"], row["ddl_job_id"], row["ddl_state"])
+        self._layouts.clear()
+        if mark is not None:
+            for directory, op in mark.ops.items():
+                values = [row["commit_ts"], 0, op, None, mark.query]
+                self._add(directory, [pa.array([each]) for each in values], MARK_NAMES)
+
+    def _flush(self, schemas: SchemaTracker) -> None:
+        for table_id in list(self._held):
+            self._write(schemas, table_id)
+
+    def _write(self, schemas: SchemaTracker, table_id: int) -> None:
+        changes = pa.Table.from_batches(self._held.pop(table_id)).combine_chunks().to_batches()[0]
+        versions = changes["schema_version"].to_numpy()
+        last_ts = changes["commit_ts"][-1].as_py()
+        layout = self._layout(schemas, table_id, last_ts, int(versions.max()))
+        if layout is None:
+            return
+        losses = [Counter[str]() for _ in layout.places]
+        try:
+            arrays = layout.arrays.arrays(changes["row"], versions, losses)
+        except CorruptRow as error:
+            raise UnreadableRow(label(layout.plan), 0, f"{error} (up to {last_ts})") from error
+        nothing = pa.nulls(len(changes), pa.string())
+        marks = [changes[name] for name in ("commit_ts", "seq")]
+        marks += [_OPS.take(changes["op"]), changes["key"], nothing]
+        self._add(self._directories[table_id], [*marks, *arrays], [*MARK_NAMES, *layout.places])
+
+    def _layout(
+        self, schemas: SchemaTracker, table_id: int, commit_ts: int, version: int
+    ) -> _Layout | None:
+        """None for rows that came late to a table that is no more. Raises UnknownTable."""
+        table = schemas.table_at(table_id, version)
+        if table is None and schemas.is_truncated(table_id):
+            return None
+        if table is None or table_id not in self._directories:
+            raise UnknownTable(table_id, commit_ts, version)
+        kept = self._layouts.get(table_id)
+        if kept is None or kept.plan.info is not table.info:
+            plan = plan_of(table.database, table.info)
+            columns = arrow_columns(plan, self._batch.types)
+            arrays = RowArrays(plan, columns, RowsAsOf(plan, schemas).decoder)
+            schema = self._batch.columns[self._directories[table_id]]
+            kept = self._layouts[table_id] = _Layout(plan, arrays, places(schema, columns))
+        return kept
+
+    def _add(self, directory: str, arrays: Sequence[pa.Array], names: Sequence[str]) -> None:
+        schema, size = self._batch.columns[directory], len(arrays[0])
+        found = dict(zip(names, arrays, strict=True))
+        whole = [
+            found[each.name].cast(each.type) if each.name in found else pa.nulls(size, each.type)
+            for each in schema
+        ]
+        writer = self._writers.get(directory)
+        if writer is None:
+            create = partial(self._create, directory)
+            writer = self._writers[directory] = FileWriter(create, schema)
+        writer.add(pa.RecordBatch.from_arrays(whole, schema=schema))
+
+    def _create(self, directory: str, name: str) -> tuple[str, pa.NativeFile]:
+        system, path = self._place.filesystem(directory)
+        if self._place.is_local:
+            system.create_dir(f"{path}/{_FILES}")
+        return f"{_FILES}/{name}", system.open_output_stream(f"{path}/{_FILES}/{name}")
+
+
+def _bytes(held: Iterable[pa.RecordBatch]) -> int:
+    return sum(each.nbytes for each in held)
+
+
+# --- versions, table by table ------------------------------------------------------------------
+
+
+def commit(
+    lake: Lake, batch: ChangelogBatch, heads: Heads, written: Iterable[pa.RecordBatch]
+) -> Iterator[Appended]:
+    """Versions with these files; they come sorted by table, with all of a table. Raises
+    PipelineStopped."""
+    rows = (row for each in written for row in zip(*map(pa.Array.to_pylist, each), strict=True))
+    with closing(lake.kind()) as kind:
+        for directory, files in groupby(rows, key=itemgetter(0)):
+            names = [name for _, name in files]
+            try:
+                head = _committed(kind, batch, directory, heads.get(directory), names)
+            except (LakeFailed, pa.ArrowInvalid) as error:
+                raise PipelineStopped(f"{batch.names[directory]}: {error}") from error
+            yield Appended(head, len(names))
+
+
+def _committed(
+    kind: LakeKind,
+    batch: ChangelogBatch,
+    directory: str,
+    head: LakeTable | None,
+    names: Sequence[str],
+) -> LakeTable:
+    schema, end = batch.columns[directory], batch.end
+    if head is not None:
+        return kind.append_files(head, batch.held[directory], schema, names, end)
+    made = kind.create(batch.ids[directory], directory, schema, batch.names[directory], end)
+    return kind.append_files(made, schema, schema, names, end)
+
+
+def finish(lake: Lake, batch: ChangelogBatch, heads: Heads) -> LakeTables:
+    """Says which versions belong together from now on. A table is there from its first row on."""
+    tables = {
+        name: msgspec.structs.replace(heads[directory], table_id=batch.ids[directory])
+        for directory, name in batch.names.items()
+        if directory in heads
+    }
+    now = LakeTables(batch.end, tables, lake.place.kind, mode=lake.mode)
+    lake.manifest().turn(now, batch.tracker, columns_to_bytes(batch.columns))
+    show(lake, now)
+    return now
