@@ -26,7 +26,7 @@ TABLES_COUNTED_MAX = 512
 """Of more, those with the fewest rows are forgotten, and begin at none again."""
 TABLES_TOLD = 10
 _STATEMENT_CHARS_MAX = 1_000
-_KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
+KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
 """Bytes of `Mutation.sequence`."""
 
 
@@ -110,7 +110,7 @@ class DrainerMeasures:
                 for change in txn.changes:
                     name = f"{change.table.database}.{change.table.info.name}"
                     self._tables[name] += len(change.mutation.sequence)
-                    for kind, byte in _KINDS.items():
+                    for kind, byte in KINDS.items():
                         self._events[kind] += change.mutation.sequence.count(byte)
             elif isinstance(txn, Ddl):
                 self._note_ddl(txn)

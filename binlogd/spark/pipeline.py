@@ -29,17 +29,19 @@ from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.base_loader import LoadedBase
+from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import moving
 from binlogd.spark.lake.homes import followed
-from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable
+from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, label
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.rows import PIECE_BYTES
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
 from binlogd.spark.late import in_doubt, late_rows, newest_version
+from binlogd.spark.metrics import PipelineFigures
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
@@ -76,23 +78,33 @@ class PipelineTarget(Protocol):
     form: str
     """What it wants of the data source."""
 
-    def apply(self, rows: DataFrame, of: Range) -> None:
-        """One batch, perhaps for the second time; it is all there on return."""
+    def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
+        """One batch, perhaps for the second time; it is all there on return. What was read and
+        written, this time; how long its phases took is noted in `figures`."""
         ...
 
 
-def start(spark: SparkSession, options: PipelineOptions, target: PipelineTarget) -> StreamingQuery:
-    """A query that runs until it is stopped or fails."""
+def start(
+    spark: SparkSession,
+    options: PipelineOptions,
+    target: PipelineTarget,
+    figures: PipelineFigures | None = None,
+) -> StreamingQuery:
+    """A query that runs until it is stopped or fails, and notes what it does."""
     spark.dataSource.register(BinlogdSource)
     source = {**options.source, "form": target.form}
     asked = request(source)
-    offsets = Offsets(options.checkpoint, asked)
+    offsets, noted = Offsets(options.checkpoint, asked), figures or PipelineFigures(asked)
 
     def each(rows: DataFrame, batch_id: int) -> None:
         of = offsets.of(batch_id)
         if of.start < of.end:
-            target.apply(rows, of)
-            log.info("batch_done", batch=batch_id, commit_ts=of.end)
+            with noted.batch(of.start):
+                counts = target.apply(rows, of, noted)
+                found = open_input(asked).transactions(of.start, of.end)
+            noted.done(of.end, counts, found)
+            counted = msgspec.structs.asdict(counts)
+            log.info("batch_done", batch=batch_id, commit_ts=of.end, transactions=found, **counted)
 
     writer = (
         spark.readStream.format("binlogd")
@@ -141,7 +153,7 @@ class LakeTarget:
     takes_over: bool = False
     form: str = "changes"
 
-    def apply(self, rows: DataFrame, of: Range) -> None:
+    def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
         """See Target. Raises PipelineStopped and what Spark raises."""
         manifest = self.lake.manifest()
         claim = Claim(of.pipeline, self.checkpoint)
@@ -152,29 +164,36 @@ class LakeTarget:
         start = begin(now, of, source.gone_ts(), self.lake.place.shown)
         if start >= of.end:
             moving.show(self.lake, now)
-            return
+            return RowCounts()
         rows = rows.where(F.col("commit_ts") > start).persist()
         try:
-            ddl = _ddl(rows)
+            with figures.phase("read"):
+                ddl = _ddl(rows)
             jobs = source.jobs()  # which has those of all that was found: who read the rows waited
             tracker = manifest.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             seen = partial(newest_version, source, of.end)
             held = LakeState(tracker, frozenset(now.placed), now.leaving, seen)
             batch = planned(jobs, ddl, held, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
-            late = late_rows(source, batch, self.asked, start)
-            doubts = in_doubt(source, batch, start)
-            heads = prepare(self.lake, now, batch, late)
-            merged = self._merge(rows, batch, heads)
+            with figures.phase("prepare"):
+                late = late_rows(source, batch, self.asked, start)
+                doubts = in_doubt(source, batch, start)
+                heads = prepare(self.lake, now, batch, late)
+            with figures.phase("merge"):
+                merged = self._merge(rows, batch, heads)
+            with figures.phase("count"):
+                counts = moving.accounted(batch, changed(rows, batch), merged)
             manifest.check_claim(claim)
             heads |= {each.head.table_id: each.head for each in merged}
-            moving.finish(self.lake, batch, heads, doubts)
+            with figures.phase("publish"):
+                moving.finish(self.lake, batch, heads, doubts, counts)
         finally:
             rows.unpersist()
-        put, gone = sum(each.rows_put for each in merged), sum(each.rows_gone for each in merged)
         for each in doubts:
             log.warning(ROWS_IN_DOUBT, **msgspec.structs.asdict(each), what_to_do=COMPARE)
-        log.info("batch_merged", commit_ts=of.end, tables=len(merged), put=put, gone=gone)
+        of_tables = {label(batch.after[each]): of for each, of in counts.items()}
+        log.info("batch_merged", commit_ts=of.end, tables=msgspec.to_builtins(of_tables))
+        return total(counts.values())
 
     def _merge(
         self, rows: DataFrame, batch: LakeBatch, heads: dict[int, LakeTable]
@@ -226,6 +245,25 @@ def moved(rows: DataFrame, moves: Moves) -> DataFrame:
     )
 
 
+def changed(rows: DataFrame, batch: LakeBatch) -> dict[int, moving.ReadChanges]:
+    """What a batch read of the tables there are at its end, by another way than what is merged."""
+    op, size = F.col("op"), F.length("key") + F.length("row")
+    kinds = Op.PUT, Op.UPDATE, Op.DELETE
+    found = (
+        moved(rows, batch.moves)
+        .where("ddl_job_id = 0")
+        .where(F.col("table_id").isin([*batch.after, -1]))
+        .groupBy("table_id")
+        .agg(
+            F.count_distinct("key"),
+            *(F.count_if(op == each.value) for each in kinds),
+            F.sum(size),
+        )
+        .collect()
+    )
+    return {row[0]: moving.ReadChanges(RowCounts(*row[2:]), row[1]) for row in found}
+
+
 def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:
     """The last change of each key of these tables; those of a table in a partition are together."""
     newest_first = Window.partitionBy("table_id", "key").orderBy(F.desc("commit_ts"), F.desc("seq"))
@@ -268,9 +306,10 @@ class DatabaseTarget:
     takes_over: bool = False
     form: str = "binlog"
 
-    def apply(self, rows: DataFrame, of: Range) -> None:
+    def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
         """See Target; who applies reads the log by itself. Raises what the Drainer is stuck at."""
         self.sink.claim(Claim(of.pipeline, self.checkpoint), takes_over=self.takes_over)
         self.takes_over = False
         tasks = SparkTasks(rows.sparkSession)
-        self.sink.apply(tasks, of.start, of.end, is_first=of.is_first)
+        with figures.phase("apply"):
+            return self.sink.apply(tasks, of.start, of.end, is_first=of.is_first)

@@ -85,6 +85,7 @@ class Arguments:
     takes_over: bool = False
     base: str = ""
     base_time_zone: str = ""
+    metrics_addr: str = ""
 
     @property
     def is_lake(self) -> bool:
@@ -231,6 +232,7 @@ def write_package(directory: Path) -> list[Path]:
 def run(spark: Any, arguments: Arguments, into: Any) -> None:
     """To its end, in a session that is there; `into` is `claimed`. Raises ConfigError, Refused,
     PipelineStopped."""
+    from binlogd.spark.metrics import PipelineFigures, served
     from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, seed
     from binlogd.spark.request import request
 
@@ -254,7 +256,9 @@ def run(spark: Any, arguments: Arguments, into: Any) -> None:
             source = _behind(source, begin.commit_ts)
         target = DatabaseTarget(into, checkpoint, takes_over)
     options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
-    _run_to_end(spark, options, target)
+    figures = PipelineFigures(asked)
+    with served(arguments.metrics_addr, figures) if arguments.metrics_addr else nullcontext():
+        _run_to_end(spark, options, target, figures)
 
 
 def check_speculation(conf: SparkConf | Mapping[str, str]) -> None:
@@ -290,7 +294,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     return sink
 
 
-def _run_to_end(spark: Any, options: Any, target: Any) -> None:
+def _run_to_end(spark: Any, options: Any, target: Any, figures: Any) -> None:
     """Raises KeyboardInterrupt when it was stopped by Ctrl-C."""
     from pyspark.errors import StreamingQueryException
 
@@ -298,7 +302,7 @@ def _run_to_end(spark: Any, options: Any, target: Any) -> None:
     from binlogd.spark.pipeline import start
 
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        query = start(spark, options, target)
+        query = start(spark, options, target, figures)
         try:
             with _asked_to_stop() as asked_to_stop:
                 while not query.awaitTermination(POLL_S):  # ends with the query
@@ -379,7 +383,7 @@ def parsed(words: Sequence[str]) -> Arguments:
     parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
     for name in ("source", "into", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("from", "base", "base-time-zone", "tables", "except", "config"):
+    for name in ("from", "base", "base-time-zone", "tables", "except", "config", "metrics-addr"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--follow", action="store_true")
     parser.add_argument("--take-over", action="store_true")
@@ -401,4 +405,5 @@ def parsed(words: Sequence[str]) -> Arguments:
         takes_over=found["take_over"],
         base=found["base"],
         base_time_zone=found["base_time_zone"],
+        metrics_addr=found["metrics_addr"],
     )

@@ -13,6 +13,7 @@ from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.spec import DoubtfulRows, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.place import Kind, LakeLocation
 
 TABLES_NAME = "tables.json"
@@ -37,20 +38,25 @@ class LakeTable(msgspec.Struct, frozen=True):
     """One table of the lake at the moment of `tables.json`.
 
     `version` is Delta's, or the id of Iceberg's snapshot (0: it never had rows); `metadata` is
-    where Iceberg's metadata of that version are.
+    where Iceberg's metadata of that version are. `rows` and `files` are those of that version; None
+    for one of a binlogd that did not count.
     """
 
     table_id: int
     directory: str
     version: int
     metadata: str = ""
+    rows: int | None = None
+    files: int | None = None
 
 
 class LakeTables(msgspec.Struct, frozen=True):
     """Which tables there are, by `database.table`, complete up to `commit_ts`. `placed` are the ids
     of those whose keys have a partition in them (`HandleKind.PLACED`). `in_doubt` are the last
     `IN_DOUBT_MAX` DDL that rows may have seen or not. `leaving` are columns that a DROP COLUMN had
-    announced, which are not in the files any more: ids of their tables, and their own."""
+    announced, which are not in the files any more: ids of their tables, and their own. `counted`
+    are the changes behind `counted_from` of all these tables: those that were read, and what was
+    written of them."""
 
     commit_ts: int
     tables: dict[str, LakeTable]
@@ -58,6 +64,8 @@ class LakeTables(msgspec.Struct, frozen=True):
     placed: tuple[int, ...] = ()
     in_doubt: tuple[DoubtfulRows, ...] = ()
     leaving: tuple[tuple[int, int], ...] = ()
+    counted: dict[str, RowCounts] = {}
+    counted_from: int | None = None
 
     def by_id(self) -> dict[int, LakeTable]:
         """The same by table id."""
