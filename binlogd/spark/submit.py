@@ -53,7 +53,7 @@ from binlogd.{module} import {function}
 
 sys.exit({function}(sys.argv[1:]))
 '''
-_PROGRAMS = {"pipeline": ("spark.submit", "main"), "export": ("cli", "submitted")}
+PROGRAMS = {"pipeline": ("spark.submit", "main"), "export": ("cli", "submitted")}
 """By command: where it begins when spark-submit runs it."""
 SYNCER = "syncer"
 POLL_S = 1
@@ -213,7 +213,7 @@ def write_package(directory: Path) -> list[Path]:
     """What spark-submit needs of this installation. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     archive, programs = directory / "binlogd.zip", []
-    for command, (module, function) in _PROGRAMS.items():
+    for command, (module, function) in PROGRAMS.items():
         programs.append(directory / f"{command}.py")
         text = _PROGRAM.format(command=command, module=module, function=function)
         programs[-1].write_text(text)

@@ -100,8 +100,10 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
         assert following.poll() is None, "it ended before it was asked to"
         time.sleep(0.05)
     (served,) = (each["addr"] for each in events(tmp_path) if each["event"] == "metrics_served")
-    with urllib.request.urlopen(f"http://{served}/metrics") as answer:
-        assert f"\nbinlogd_pipeline_commit_ts {end >> 18}\n" in answer.read().decode()
+    at_end = f"\nbinlogd_pipeline_commit_ts {end >> 18}\n"
+    while at_end not in scraped(served) and time.monotonic() < until:  # a little after the lake
+        time.sleep(0.05)
+    assert at_end in scraped(served)
     check_refused(url, into, tmp_path)
     following.send_signal(signal.SIGTERM)
     assert following.wait(PATIENCE_S) == 0
@@ -114,6 +116,12 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
 def events(directory: Path) -> list[dict[str, Any]]:
     """What was logged there."""
     return [json.loads(line) for line in (directory / "said").read_text().splitlines()]
+
+
+def scraped(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+        said: str = answer.read().decode()
+    return said
 
 
 def check_refused(source: str, into: str, directory: Path, *more: str) -> None:

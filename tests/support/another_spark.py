@@ -53,7 +53,10 @@ def said(spark: Path, options: Mapping[str, str], directory: Path) -> dict[str, 
 
 def main() -> None:
     import pyspark
+    from pyspark.errors import StreamingQueryException
     from pyspark.sql import SparkSession
+
+    from binlogd.spark.submit import ATTEMPTS_MAX, is_worker_late
 
     options, directory = json.loads(sys.argv[1]), Path(sys.argv[2])
     spark = (
@@ -65,12 +68,18 @@ def main() -> None:
     )
     batch = spark.read.format("binlogd").options(**options).load()
     stream = spark.readStream.format("binlogd").options(**options).load()
-    query = (
-        stream.writeStream.option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(directory / "rows"), "parquet")
-    )
-    query.awaitTermination()
+    for attempt in range(1, ATTEMPTS_MAX + 1):  # as the pipeline does it
+        query = (
+            stream.writeStream.option("checkpointLocation", str(directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(directory / "rows"), "parquet")
+        )
+        try:
+            query.awaitTermination()
+            break
+        except StreamingQueryException as error:
+            if not is_worker_late(str(error)) or attempt == ATTEMPTS_MAX:
+                raise
     streamed = spark.read.parquet(str(directory / "rows"))
     told = {
         "version": pyspark.__version__,
