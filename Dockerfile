@@ -1,5 +1,5 @@
 # docker build -t binlogd .                        the appliance
-# docker build -t binlogd:spark --target spark .   with a Java runtime for `binlogd export`
+# docker build -t binlogd:spark --target spark .   with a Java runtime: `binlogd export`, driver and executors on Kubernetes
 # docker build --target check .                    lint, types, import contracts and the quick tests
 # docker run -v data:/var/lib/binlogd -p 127.0.0.1:8250:8250 binlogd
 #
@@ -89,6 +89,14 @@ COPY --from=deps-spark /opt/binlogd /opt/binlogd
 # The archive of classes with which Spark starts in half of the time or less.
 ENV XDG_CACHE_HOME=/var/cache
 RUN binlogd spark warmup
+# Where Spark on Kubernetes looks: its scripts and classes, the configuration that it mounts, and the programs to submit.
+COPY deploy/spark-entrypoint.sh /opt/spark/entrypoint.sh
+RUN install --directory --owner binlogd --group binlogd /opt/spark/conf \
+ && ln -s $(echo /opt/binlogd/lib/python3*/site-packages/pyspark)/bin /opt/spark/bin \
+ && ln -s $(echo /opt/binlogd/lib/python3*/site-packages/pyspark)/jars /opt/spark/jars \
+ && binlogd pipeline --package /opt/job
+ENV PYSPARK_PYTHON=/opt/binlogd/bin/python3
+ENTRYPOINT ["tini", "--", "/opt/spark/entrypoint.sh"]
 USER 8250:8250
 VOLUME /var/lib/binlogd
 

@@ -37,6 +37,15 @@ def cuts(segments: Iterable[SegmentIndex], after: Tso, upto: Tso, every: int) ->
     return [*found, upto]
 
 
+def transactions(segments: Iterable[SegmentIndex], after: Tso, upto: Tso) -> int:
+    """About how many committed in (after, upto]."""
+    found = 0.0
+    for begin, end, count in (each for segment in segments for each in _stretches(segment)):
+        width = end - begin or 1  # one that is a moment ends at it
+        found += count * max(0, min(end, upto) - max(end - width, after)) / width
+    return round(found)
+
+
 def _grains(segment: SegmentIndex, size: float) -> Iterator[_Grain]:
     for begin, end, transactions in _stretches(segment):
         count = max(1, round(transactions / size))

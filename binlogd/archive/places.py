@@ -29,7 +29,7 @@ from binlogd.archive.catalog import (
     removed,
     segments_in,
 )
-from binlogd.archive.cuts import cuts
+from binlogd.archive.cuts import cuts, transactions
 from binlogd.archive.files import MOVES_MAX, LogFiles, commits_path, segment_path
 from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
@@ -73,6 +73,10 @@ class TransactionIndex(Protocol):
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
         """The commits in (after, upto] in commit order, each once; the first `at_most` at least,
         if that is not 0. Raises Behind, Corrupt."""
+        ...
+
+    def transactions(self, after: Tso, upto: Tso) -> int:
+        """About how many committed in (after, upto], without a look at each."""
         ...
 
     def path(self, shard: int, fid: int) -> str:
@@ -175,6 +179,10 @@ class ArchivedIndex:
     def has_any(self, after: Tso, upto: Tso) -> bool:
         """Whether something may have committed in (after, upto], by the catalog alone."""
         return bool(segments_in(self._store, self._catalog, after, upto))
+
+    def transactions(self, after: Tso, upto: Tso) -> int:
+        """See TransactionIndex; by the catalog alone."""
+        return transactions(segments_in(self._store, self._catalog, after, upto), after, upto)
 
     def bounds(self, after: Tso, upto: Tso, every: int) -> list[Tso]:
         """Where parts of about so many transactions end, by the catalog alone."""
@@ -382,6 +390,9 @@ FROM commits c LEFT JOIN prewrites p ON p.start_ts = c.start_ts
 WHERE c.commit_ts > ? AND c.commit_ts <= ? AND c.start_ts <> c.commit_ts
 ORDER BY c.commit_ts, c.start_ts LIMIT ?
 """
+_COUNTED = """
+SELECT count(*) FROM commits WHERE commit_ts > ? AND commit_ts <= ? AND start_ts <> commit_ts
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +416,11 @@ class _Indexed:
                 raise CorruptIndex(self.index, "a row of it is no row of numbers")
         for commit, start, *place in rows:
             yield LogPosition(commit, start, self.number, *place)
+
+    def count(self, after: Tso, upto: Tso) -> int:
+        with self._opened() as database:
+            ((found,),) = database.execute(_COUNTED, (after, upto))
+            return int(found)
 
     def fits(self, after: Tso) -> bool:
         """Whether it has what was filed behind a timestamp; else the log has to tell."""
@@ -467,14 +483,31 @@ class DirectoryIndex:
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
         """See TransactionIndex."""
         streams = []
-        for number, shard in enumerate(self._shards):
-            index = self._index(number, shard)
-            if index is not None and self._fits(index, after):
+        for number, index in self._known(after):
+            if index is not None:
                 streams.append(index.found(after, upto, at_most))
             else:
-                places = self._scan(number, shard)[1]
-                streams.append(each for each in places if after < each.commit_ts <= upto)
+                streams.append(self._places(number, after, upto))
         return _once(heapq.merge(*streams))
+
+    def transactions(self, after: Tso, upto: Tso) -> int:
+        """See TransactionIndex; one that was sent twice counts so."""
+        return sum(
+            index.count(after, upto)
+            if index is not None
+            else sum(1 for _ in self._places(number, after, upto))
+            for number, index in self._known(after)
+        )
+
+    def _known(self, after: Tso) -> Iterator[tuple[int, _Indexed | None]]:
+        """By shard its index; None where the log has to tell what lies behind a timestamp."""
+        for number, shard in enumerate(self._shards):
+            index = self._index(number, shard)
+            yield number, index if index is not None and self._fits(index, after) else None
+
+    def _places(self, number: int, after: Tso, upto: Tso) -> Iterator[LogPosition]:
+        found = self._scan(number, self._shards[number])[1]
+        return (each for each in found if after < each.commit_ts <= upto)
 
     def _fits(self, index: _Indexed, after: Tso) -> bool:
         """Looked at once: what is filed later, a Pump has in memory."""

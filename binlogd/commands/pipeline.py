@@ -73,6 +73,12 @@ TakeOverOption = Annotated[
         "--take-over", help="Keep a lake or a database that another pipeline kept before."
     ),
 ]
+MetricsOption = Annotated[
+    str,
+    typer.Option(
+        "--metrics-addr", help="HOST:PORT where GET /metrics answers Prometheus while it runs."
+    ),
+]
 PackageOption = Annotated[
     Path | None,
     typer.Option(
@@ -98,6 +104,7 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
     cores: CoresOption = 2,
     memory_mb: MemoryOption = 1024,
     take_over: TakeOverOption = False,
+    metrics_addr: MetricsOption = "",
     package: PackageOption = None,
     config_file: ConfigOption = None,
     log_level: LogLevelOption = None,
@@ -137,6 +144,7 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         base=base,
         base_time_zone=base_time_zone,
         mode=mode,
+        metrics_addr=metrics_addr,
     )
     setup = load_setup(config_file, log_level=log_level)
     run_here(arguments, setup, cores=cores, memory_mb=memory_mb)

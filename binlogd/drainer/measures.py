@@ -25,7 +25,8 @@ TABLES_COUNTED_MAX = 512
 """Of more, those with the fewest rows are forgotten, and begin at none again."""
 TABLES_SHOWN = 10
 _STATEMENT_CHARS_MAX = 1_000
-_KINDS = {"Insert": INSERT, "Update": UPDATE, "Delete": DELETE}
+KINDS = {"Insert": INSERT, "Update": UPDATE, "Delete": DELETE}
+"""Bytes of `Mutation.sequence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class DrainerMeasures:
             if isinstance(txn, Dml):
                 for change in txn.changes:
                     self._tables[change.table.label] += len(change.mutation.sequence)
-                    for kind, byte in _KINDS.items():
+                    for kind, byte in KINDS.items():
                         self._events[kind] += change.mutation.sequence.count(byte)
             elif isinstance(txn, Ddl):
                 self._note_ddl(txn)

@@ -16,12 +16,15 @@ from itertools import islice
 from random import Random
 from typing import Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.drainer import DrainerStatistics
+from binlogd.drainer.measures import KINDS
 from binlogd.drainer.mysql.lane_sink import OneLane
 from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.rows.progress import LanePosition, Restart
@@ -47,6 +50,7 @@ from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
 from binlogd.spark.base_binlogs import TOLD_TS_MAX, binlogs_of_base, jobs_of
 from binlogd.spark.base_loader import LoadedBase
+from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.lake.manifest import Claim, PipelineStopped, claim_place, is_new
 from binlogd.spark.lane_task import (
@@ -58,6 +62,7 @@ from binlogd.spark.lane_task import (
     LogRange,
     LogStretch,
     Said,
+    applied,
     check_begin,
     drained,
 )
@@ -98,33 +103,43 @@ class DatabaseSink:
     def __init__(self, setup: Setup, asked: ReadRequest) -> None:
         self._setup, self._asked = setup, asked
 
-    def apply(self, tasks: Tasks, start: Tso, end: Tso, *, is_first: bool = False) -> None:
-        """Returns when everything in (start, end] is downstream. `is_first`: nothing was applied
-        yet, unless the downstream says otherwise. Raises PipelineStopped."""
+    def apply(self, tasks: Tasks, start: Tso, end: Tso, *, is_first: bool = False) -> RowCounts:
+        """Returns when everything in (start, end] is downstream; what was read, and applied this
+        time. `is_first`: nothing was applied yet, unless the downstream says otherwise. Raises
+        PipelineStopped."""
         source, syncer = open_input(self._asked), self._setup.config.syncer
         begin, initial = source.begin(start, end), start if is_first else NO_TS
         stretch = LogRange(self._asked, start, end, begin, source.pin())
         if syncer.db_type in ("mysql", "tidb") and not keeps_transactions_whole(syncer):
-            last_ts = NO_TS
-            while ddl_ts := self._spread(tasks, source, stretch, initial):  # one DDL further
-                if ddl_ts <= last_ts:
-                    raise PipelineStopped(
-                        f"lanes are at the DDL of {ddl_ts} again: a bug of binlogd"
-                    )
-                last_ts = ddl_ts
-            return
-        jobs = InputJobs(stretch, source.jobs())
-        asyncio.run(self._run(source.cluster_id(), LogStretch(stretch), jobs, end, initial))
+            return self._by_lanes(tasks, source, stretch, initial)
+        binlogs, jobs = LogStretch(stretch), InputJobs(stretch, source.jobs())
+        done = asyncio.run(self._run(source.cluster_id(), binlogs, jobs, end, initial))
+        inserts, updates, deletes = (done.measures.events.get(kind, 0) for kind in KINDS)
+        return RowCounts(inserts, updates, deletes, binlogs.bytes_read, applied(done))
 
     # --- by lanes --------------------------------------------------------------------------
 
-    def _spread(self, tasks: Tasks, source: Input, stretch: LogRange, initial: Tso) -> Tso:
-        """Up to the end, or past the first DDL; where that was, NO_TS for the end."""
+    def _by_lanes(self, tasks: Tasks, source: Input, stretch: LogRange, initial: Tso) -> RowCounts:
+        counts, last_ts = RowCounts(), NO_TS
+        while True:  # one DDL further each time, and then to the end
+            ddl_ts, found = self._spread(tasks, source, stretch, initial)
+            counts = counts.plus(found)
+            if ddl_ts == NO_TS:
+                return counts
+            if ddl_ts <= last_ts:
+                raise PipelineStopped(f"lanes are at the DDL of {ddl_ts} again: a bug of binlogd")
+            last_ts = ddl_ts
+
+    def _spread(
+        self, tasks: Tasks, source: Input, stretch: LogRange, initial: Tso
+    ) -> tuple[Tso, RowCounts]:
+        """Up to the end, or past the first DDL: where that was, NO_TS for the end, and what was
+        read and applied on the way."""
         # worker-count is a limit, and one worker shows only states that the upstream had
         lanes = max(1, min(self._setup.config.syncer.worker_count, tasks.cores))
         begun = asyncio.run(_patiently(lambda: self._begun(source, stretch, initial, lanes)))
         if begun.checkpoint.commit_ts >= stretch.end:
-            return NO_TS
+            return NO_TS, RowCounts()
         work = [
             LaneWork(
                 self._setup, stretch, begun.cluster_id, OneLane(at, begun.restart, begun.checkpoint)
@@ -134,6 +149,7 @@ class DatabaseSink:
         done = tasks.run(work)
         _say(done)
         ddl = _met(done)
+        _check_walked(done)
         upto = Tso(ddl.commit_ts - 1) if ddl is not None else stretch.end
         left = [each.position for each in done]
         if max(each.commit_ts for each in left) <= upto:
@@ -142,7 +158,8 @@ class DatabaseSink:
         log.info("lanes_applied", commit_ts=upto, lanes=len(left), rows=rows)
         ends_with = done[0].checkpoint if ddl is None else ddl
         asyncio.run(_patiently(lambda: self._end(begun, ends_with)))
-        return ddl.commit_ts if ddl is not None else NO_TS
+        ddl_ts = ddl.commit_ts if ddl is not None else NO_TS
+        return ddl_ts, msgspec.structs.replace(done[0].walked, put=rows)
 
     async def _begun(self, source: Input, stretch: LogRange, initial: Tso, lanes: int) -> _Begun:
         """Lays out so many lanes, unless those that are there are apart: they go on as they are."""
@@ -208,7 +225,7 @@ class DatabaseSink:
         jobs: DdlHistory,
         end: Tso,
         initial: Tso,
-    ) -> None:
+    ) -> DrainerStatistics:
         disk = PosixDisk(threads=2)
         try:
             ended = await drained(
@@ -223,6 +240,7 @@ class DatabaseSink:
             disk.close()
         if ended.error:
             raise PipelineStopped(ended.error)
+        return ended.statistics
 
     # --- whose it is -----------------------------------------------------------------------
 
@@ -280,6 +298,17 @@ def _met(done: Sequence[LaneDone]) -> Ddl | None:
     if len(found) > 1:
         raise PipelineStopped(f"lanes ended at different DDL, {found}: a bug of binlogd")
     return done[0].met
+
+
+def _check_walked(done: Sequence[LaneDone]) -> None:
+    """Raises PipelineStopped where lanes did not read the same changes."""
+    found = {msgspec.structs.replace(each.walked, bytes=0) for each in done}
+    if len(found) > 1:
+        raise PipelineStopped(
+            f"lanes read different changes of one batch: {'; '.join(map(str, found))}. Its"
+            " checkpoint is not saved: run the pipeline again, and if it says the same, tell us: it"
+            " is a bug of binlogd"
+        )
 
 
 def _say(done: Sequence[LaneDone]) -> None:

@@ -80,6 +80,10 @@ class Input(Protocol):
         """The commit_ts that so many transactions reach, at most `upto`."""
         ...
 
+    def transactions(self, after: Tso, upto: Tso) -> int | None:
+        """About how many committed in (after, upto]; None where only a pull would tell."""
+        ...
+
     def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:
         """The transactions in (after, upto], in commit order."""
         ...
@@ -160,6 +164,9 @@ class _Placed:
             None,
         )
         return Tso(last.commit_ts) if last is not None else upto
+
+    def transactions(self, after: Tso, upto: Tso) -> int:
+        return self._places.transactions(after, upto)
 
     def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:
         return self._reader.binlogs(after, upto)

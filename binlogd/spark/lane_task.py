@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
 from typing import Any
@@ -37,6 +37,7 @@ from binlogd.node.assembly import (
 )
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
+from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import POLL_S, awaited_until_ms, open_input
 from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.spark.request import ReadRequest
@@ -82,12 +83,14 @@ class LaneWork:
 @dataclass(frozen=True, slots=True)
 class LaneDone:
     """What a task has done: up to the end of its stretch, or up to a DDL that is to be executed.
-    `said` is what it warned of."""
+    `walked` are the changes of all lanes on that way, `rows` those that it applied; `said` is what
+    it warned of."""
 
     position: LanePosition
     checkpoint: Checkpoint
     met: Ddl | None
     rows: int
+    walked: RowCounts
     said: Sequence[Said] = field(default=())
 
 
@@ -95,32 +98,42 @@ def apply_lane(work: LaneWork) -> LaneDone:
     """Returns when the lane has its changes. Raises PipelineStopped, and what an input raises."""
     with _heard() as said:
         done = asyncio.run(_applied(work))
-    return LaneDone(done.position, done.checkpoint, done.met, done.rows, said)
+    return replace(done, said=said)
 
 
 async def _applied(work: LaneWork) -> LaneDone:
     stretch, backoff = work.stretch, Backoff(Random())
     history = open_input(stretch.asked, stretch.pins).history()
     jobs = InputJobs(stretch, list(history.jobs.values()))
+    rows = 0
     while True:  # until applied, or after so many attempts
         server, options = downstream_server(work.setup), mysql_options(work.setup)
         sink = LaneSink(server, work.cluster_id, options, work.lane)
+        log_stretch = LogStretch(stretch)
         ended = await drained(
             work.setup,
             lambda sink=sink: sink,  # type: ignore[misc]  # of this turn
-            LogStretch(stretch),
+            log_stretch,
             jobs,
             stretch.end,
             lane=sink,
         )
+        now = ended.statistics
+        rows += applied(now)
         if not ended.error:
-            rows = ended.statistics.sink.rows_applied if ended.statistics.sink else 0
-            return LaneDone(sink.position, ended.statistics.checkpoint, sink.met, rows)
+            inserts, updates, deletes = sink.walked
+            counts = RowCounts(inserts, updates, deletes, log_stretch.bytes_read)
+            return LaneDone(sink.position, now.checkpoint, sink.met, rows, counts)
         if not ended.can_heal and not await _has_moved(work, sink.position):
             raise PipelineStopped(ended.error)
         if backoff.attempts >= ATTEMPTS_MAX:
             raise PipelineStopped(ended.error)
         await asyncio.sleep(backoff.next_s())
+
+
+def applied(now: DrainerStatistics) -> int:
+    """The changes that its sink has applied."""
+    return now.sink.rows_applied if now.sink is not None else 0
 
 
 async def _has_moved(work: LaneWork, position: LanePosition) -> bool:
@@ -214,6 +227,7 @@ class LogStretch:
 
     def __init__(self, stretch: LogRange) -> None:
         self._stretch = stretch
+        self.bytes_read = 0
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """The binlogs behind `after`, then silence. Raises PipelineStopped, and what an input
@@ -224,6 +238,7 @@ class LogStretch:
         if stretch.end > after:
             binlogs = source.binlogs(max(after, stretch.begin), stretch.end)
             while found := list(islice(binlogs, TOGETHER)):  # ends with the stretch
+                self.bytes_read += sum(len(each.payload) for each in found)
                 yield Pulled(found, found[-1].commit_ts)
                 await asyncio.sleep(0)
             yield Pulled([], stretch.end)

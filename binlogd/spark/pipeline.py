@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 import structlog
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -29,6 +29,7 @@ from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.base_loader import LoadedBase
+from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.lake import appending, moving
@@ -39,13 +40,14 @@ from binlogd.spark.lake.changelog import (
     columns_of_bytes,
 )
 from binlogd.spark.lake.homes import followed
-from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, LakeTables
+from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, LakeTables, label
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.rows import PIECE_BYTES
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
 from binlogd.spark.late import in_doubt, late_rows, newest_version
+from binlogd.spark.metrics import PipelineFigures
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
@@ -85,23 +87,33 @@ class PipelineTarget(Protocol):
         """What it wants of the data source."""
         ...
 
-    def apply(self, rows: DataFrame, of: Range) -> None:
-        """One batch, perhaps for the second time; it is all there on return."""
+    def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
+        """One batch, perhaps for the second time; it is all there on return. What was read and
+        written, this time; how long its phases took is noted in `figures`."""
         ...
 
 
-def start(spark: SparkSession, options: PipelineOptions, target: PipelineTarget) -> StreamingQuery:
-    """A query that runs until it is stopped or fails."""
+def start(
+    spark: SparkSession,
+    options: PipelineOptions,
+    target: PipelineTarget,
+    figures: PipelineFigures | None = None,
+) -> StreamingQuery:
+    """A query that runs until it is stopped or fails, and notes what it does."""
     spark.dataSource.register(BinlogdSource)
     source = {**options.source, "form": target.form}
     asked = request(source)
-    offsets = Offsets(options.checkpoint, asked)
+    offsets, noted = Offsets(options.checkpoint, asked), figures or PipelineFigures(asked)
 
     def each(rows: DataFrame, batch_id: int) -> None:
         of = offsets.of(batch_id)
         if of.start < of.end:
-            target.apply(rows, of)
-            log.info("batch_done", batch=batch_id, commit_ts=of.end)
+            with noted.batch(of.start):
+                counts = target.apply(rows, of, noted)
+                found = open_input(asked).transactions(of.start, of.end)
+            noted.done(of.end, counts, found)
+            counted = msgspec.structs.asdict(counts)
+            log.info("batch_done", batch=batch_id, commit_ts=of.end, transactions=found, **counted)
 
     writer = (
         spark.readStream.format("binlogd")
@@ -166,7 +178,7 @@ class LakeTarget:
         """See Target."""
         return "changes" if self.lake.mode == "upsert" else "changelog"
 
-    def apply(self, rows: DataFrame, of: Range) -> None:
+    def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
         """See Target. Raises PipelineStopped and what Spark raises."""
         manifest = self.lake.manifest()
         claim = Claim(of.pipeline, self.checkpoint)
@@ -177,47 +189,63 @@ class LakeTarget:
         start = begin(now, of, source.gone_ts(), self.lake.place.shown)
         if start >= of.end:
             moving.show(self.lake, now)
-            return
+            return RowCounts()
         rows = rows.where(F.col("commit_ts") > start).persist()
         try:
-            ddl = _ddl(rows)
+            with figures.phase("read"):
+                ddl = _ddl(rows)
             jobs = source.jobs()  # which has those of all that was found: who read the rows waited
             tracker = manifest.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             found = _Found(source, start, claim, now, jobs, ddl, tracker)
-            (self._log if self.lake.mode == "changelog" else self._upsert)(rows, of, found)
+            keep = self._log if self.lake.mode == "changelog" else self._upsert
+            return keep(rows, of, found, figures)
         finally:
             rows.unpersist()
 
-    def _upsert(self, rows: DataFrame, of: Range, found: _Found) -> None:
+    def _upsert(
+        self, rows: DataFrame, of: Range, found: _Found, figures: PipelineFigures
+    ) -> RowCounts:
         source, start, now = found.source, found.start, found.now
         seen = partial(newest_version, source, of.end)
         held = LakeState(found.tracker, frozenset(now.placed), now.leaving, seen)
         batch = planned(found.jobs, found.ddl, held, self.asked, start=start, end=of.end)
         moving.check(now, batch, is_first=of.is_first)
-        late = late_rows(source, batch, self.asked, start)
-        doubts = in_doubt(source, batch, start)
-        heads = prepare(self.lake, now, batch, late)
-        merged = self._merge(rows, batch, heads)
+        with figures.phase("prepare"):
+            late = late_rows(source, batch, self.asked, start)
+            doubts = in_doubt(source, batch, start)
+            heads = prepare(self.lake, now, batch, late)
+        with figures.phase("merge"):
+            merged = self._merge(rows, batch, heads)
+        with figures.phase("count"):
+            counts = moving.accounted(batch, changed(rows, batch), merged)
         self.lake.manifest().check_claim(found.claim)
         heads |= {each.head.table_id: each.head for each in merged}
-        moving.finish(self.lake, batch, heads, doubts)
-        put, gone = sum(each.rows_put for each in merged), sum(each.rows_gone for each in merged)
+        with figures.phase("publish"):
+            moving.finish(self.lake, batch, heads, doubts, counts)
         for each in doubts:
             log.warning(ROWS_IN_DOUBT, **msgspec.structs.asdict(each), what_to_do=COMPARE)
-        log.info("batch_merged", commit_ts=of.end, tables=len(merged), put=put, gone=gone)
+        of_tables = {label(batch.after[each]): of for each, of in counts.items()}
+        log.info("batch_merged", commit_ts=of.end, tables=msgspec.to_builtins(of_tables))
+        return total(counts.values())
 
-    def _log(self, rows: DataFrame, of: Range, found: _Found) -> None:
+    def _log(
+        self, rows: DataFrame, of: Range, found: _Found, figures: PipelineFigures
+    ) -> RowCounts:
         manifest, now = self.lake.manifest(), found.now
         columns = columns_of_bytes(manifest.columns_at(found.start) or b"{}")
         held = HeldChangelog(found.tracker, now, columns)
         batch = batch_of(found.jobs, found.ddl, held, self.asked, of.end)
         heads = {each.directory: each for each in now.tables.values()}
-        appended = self._append(rows, batch, heads)
+        with figures.phase("append"):
+            appended = self._append(rows, batch, heads)
+        with figures.phase("count"):
+            read = rows.where("ddl_job_id = 0").agg(*_counts()).collect()[0]
         manifest.check_claim(found.claim)
-        heads |= {each.head.directory: each.head for each in appended}
-        appending.finish(self.lake, batch, heads)
-        files = sum(each.files for each in appended)
-        log.info("batch_appended", commit_ts=of.end, tables=len(appended), files=files)
+        with figures.phase("publish"):
+            appending.finish(self.lake, batch, now, appended)
+        files, put = sum(each.files for each in appended), sum(each.rows for each in appended)
+        log.info("batch_appended", commit_ts=of.end, tables=len(appended), files=files, rows=put)
+        return msgspec.structs.replace(RowCounts(*read), put=put)
 
     def _append(
         self, rows: DataFrame, batch: ChangelogBatch, heads: dict[str, LakeTable]
@@ -289,6 +317,26 @@ def moved(rows: DataFrame, moves: Moves) -> DataFrame:
     )
 
 
+def changed(rows: DataFrame, batch: LakeBatch) -> dict[int, moving.ReadChanges]:
+    """What a batch read of the tables there are at its end, by another way than what is merged."""
+    found = (
+        moved(rows, batch.moves)
+        .where("ddl_job_id = 0")
+        .where(F.col("table_id").isin([*batch.after, -1]))
+        .groupBy("table_id")
+        .agg(F.count_distinct("key"), *_counts())
+        .collect()
+    )
+    return {row[0]: moving.ReadChanges(RowCounts(*row[2:]), row[1]) for row in found}
+
+
+def _counts() -> list[Column]:
+    """What stands first in `RowCounts`."""
+    size, op = F.length("key") + F.length("row"), F.col("op")
+    kinds = Op.PUT, Op.UPDATE, Op.DELETE
+    return [*(F.count_if(op == each.value) for each in kinds), F.coalesce(F.sum(size), F.lit(0))]
+
+
 def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:
     """The last change of each key of these tables; those of a table in a partition are together."""
     newest_first = Window.partitionBy("table_id", "key").orderBy(F.desc("commit_ts"), F.desc("seq"))
@@ -331,9 +379,10 @@ class DatabaseTarget:
     takes_over: bool = False
     form: str = "binlog"
 
-    def apply(self, rows: DataFrame, of: Range) -> None:
+    def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
         """See Target; who applies reads the log by itself. Raises what the Drainer is stuck at."""
         self.sink.claim(Claim(of.pipeline, self.checkpoint), takes_over=self.takes_over)
         self.takes_over = False
         tasks = SparkTasks(rows.sparkSession)
-        self.sink.apply(tasks, of.start, of.end, is_first=of.is_first)
+        with figures.phase("apply"):
+            return self.sink.apply(tasks, of.start, of.end, is_first=of.is_first)

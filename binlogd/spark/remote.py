@@ -92,6 +92,9 @@ class RemotePump:
         last = next(islice(self.binlogs(after, upto), transactions - 1, None), None)
         return last.commit_ts if last is not None else upto
 
+    def transactions(self, after: Tso, upto: Tso) -> None:
+        """Not known without a pull."""
+
     def pin(self) -> str:
         """A Pump keeps binlogs for a time that its configuration says."""
         return ""

@@ -53,7 +53,7 @@ from binlogd.{module} import {function}
 
 sys.exit({function}(sys.argv[1:]))
 '''
-_PROGRAMS = {"pipeline": ("spark.submit", "main"), "export": ("cli", "submitted")}
+PROGRAMS = {"pipeline": ("spark.submit", "main"), "export": ("cli", "submitted")}
 """By command: where it begins when spark-submit runs it."""
 SYNCER = "syncer"
 POLL_S = 1
@@ -86,6 +86,7 @@ class Arguments:
     base: str = ""
     base_time_zone: str = ""
     mode: str = "upsert"
+    metrics_addr: str = ""
 
     @property
     def is_lake(self) -> bool:
@@ -213,7 +214,7 @@ def write_package(directory: Path) -> list[Path]:
     """What spark-submit needs of this installation. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     archive, programs = directory / "binlogd.zip", []
-    for command, (module, function) in _PROGRAMS.items():
+    for command, (module, function) in PROGRAMS.items():
         programs.append(directory / f"{command}.py")
         text = _PROGRAM.format(command=command, module=module, function=function)
         programs[-1].write_text(text)
@@ -232,6 +233,7 @@ def write_package(directory: Path) -> list[Path]:
 def run(spark: Any, arguments: Arguments, into: Any) -> None:
     """To its end, in a session that is there; `into` is `claimed`. Raises ConfigError, Refused,
     PipelineStopped."""
+    from binlogd.spark.metrics import PipelineFigures, served
     from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, seed
     from binlogd.spark.request import request
 
@@ -255,7 +257,9 @@ def run(spark: Any, arguments: Arguments, into: Any) -> None:
             source = _behind(source, begin.commit_ts)
         target = DatabaseTarget(into, checkpoint, takes_over)
     options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
-    _run_to_end(spark, options, target)
+    figures = PipelineFigures(asked)
+    with served(arguments.metrics_addr, figures) if arguments.metrics_addr else nullcontext():
+        _run_to_end(spark, options, target, figures)
 
 
 def check_speculation(conf: SparkConf | Mapping[str, str]) -> None:
@@ -291,7 +295,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     return sink
 
 
-def _run_to_end(spark: Any, options: Any, target: Any) -> None:
+def _run_to_end(spark: Any, options: Any, target: Any, figures: Any) -> None:
     """Raises KeyboardInterrupt when it was stopped by Ctrl-C."""
     from pyspark.errors import StreamingQueryException
 
@@ -299,7 +303,7 @@ def _run_to_end(spark: Any, options: Any, target: Any) -> None:
     from binlogd.spark.pipeline import start
 
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        query = start(spark, options, target)
+        query = start(spark, options, target, figures)
         try:
             with _asked_to_stop() as asked_to_stop:
                 while not query.awaitTermination(POLL_S):  # ends with the query
@@ -385,7 +389,7 @@ def parsed(words: Sequence[str]) -> Arguments:
     parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
     for name in ("source", "into", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("from", "base", "base-time-zone", "tables", "except", "config"):
+    for name in ("from", "base", "base-time-zone", "tables", "except", "config", "metrics-addr"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--mode", default="upsert")
     parser.add_argument("--follow", action="store_true")
@@ -409,4 +413,5 @@ def parsed(words: Sequence[str]) -> Arguments:
         base=found["base"],
         base_time_zone=found["base_time_zone"],
         mode=found["mode"],
+        metrics_addr=found["metrics_addr"],
     )

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.appliance import Appliance, into_mariadb
 from tests.support.deployment import Selector, expressions, selectors
 from tests.support.mariadb import MariaDb
+from tests.support.pipeline_metrics import exposed
 from tests.support.recordings_reader import history
 from tests.workload.recording import feed_recording
 
@@ -95,6 +96,11 @@ def scraped(tmp_path_factory: pytest.TempPathFactory, mariadb_server: MariaDb) -
     return said
 
 
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return exposed(tmp_path_factory.mktemp("pipeline"))
+
+
 def left_out() -> str:
     return DOC.split("## Left out, and why")[1].split("##")[0]
 
@@ -112,8 +118,9 @@ def test_a_name_of_the_original_is_exposed_or_said_to_be_left_out(name: str, scr
         assert any(f'{label}="{value}"' in line for line in lines), f"no {label}={value}"
 
 
-def test_the_text_is_what_prometheus_reads(scraped: str) -> None:
-    families = list(text_string_to_metric_families(scraped))
+@pytest.mark.parametrize("of", ["scraped", "pipeline"])
+def test_the_text_is_what_prometheus_reads(of: str, request: pytest.FixtureRequest) -> None:
+    families = list(text_string_to_metric_families(request.getfixturevalue(of)))
     assert len({family.name for family in families}) == len(families), "each name once"
     for family in families:
         if family.type == "histogram":
@@ -121,7 +128,10 @@ def test_the_text_is_what_prometheus_reads(scraped: str) -> None:
             assert all(count >= 0 for count in counts)
 
 
-def test_what_the_original_lacks_is_documented(scraped: str) -> None:
+def test_what_the_original_lacks_is_documented(scraped: str, pipeline: str) -> None:
+    of_pipelines = re.findall(r"^# TYPE (binlogd_\w+) ", pipeline, re.MULTILINE)
+    written = DOC.split("## Metrics of a pipeline")[1].split("##")[0]
+    assert of_pipelines == re.findall(r"^\| `(binlogd_pipeline_\w+)`", written, re.MULTILINE)
     own = DOC.split("## Metrics of binlogd")[1]
     known = [word.split("{")[0] for word in re.findall(r"`([a-z_{}=\"]+)`", own)]
     exposed = re.findall(r"^# TYPE (binlogd_\w+) ", scraped, re.MULTILINE)
@@ -153,9 +163,12 @@ WHEN_IT_HAPPENS = {
 
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
-def test_what_a_rule_or_panel_reads_is_exposed(where: str, expression: str, scraped: str) -> None:
+def test_what_a_rule_or_panel_reads_is_exposed(
+    where: str, expression: str, scraped: str, pipeline: str
+) -> None:
     for selector in selectors(expression):
-        assert is_exposed(selector, scraped), f"{where}: {selector}"
+        said = pipeline if selector.metric.startswith("binlogd_pipeline_") else scraped
+        assert is_exposed(selector, said), f"{where}: {selector}"
 
 
 def is_exposed(selector: Selector, scraped: str) -> bool:

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import zipfile
 from collections import deque
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -91,17 +93,35 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
     command, end = words(url, into, tmp_path, "--batch", "60"), logged.workload.model.last_commit_ts
     for _ in range(kills):
         killed_after_a_batch(command, tmp_path, into, 1)
-    following = started([*command, "--follow", "--interval", "0.1"], tmp_path)
+    more = "--follow", "--interval", "0.1", "--metrics-addr", "127.0.0.1:0"
+    following = started([*command, *more], tmp_path)
     until = time.monotonic() + PATIENCE_S
     while Lake(place_of(into)).manifest().read().commit_ts < end and time.monotonic() < until:
         assert following.poll() is None, "it ended before it was asked to"
         time.sleep(0.05)
+    (served,) = (each["addr"] for each in events(tmp_path) if each["event"] == "metrics_served")
+    at_end = f"\nbinlogd_pipeline_commit_ts {end >> 18}\n"
+    while at_end not in scraped(served) and time.monotonic() < until:  # a little after the lake
+        time.sleep(0.05)
+    assert at_end in scraped(served)
     check_refused(url, into, tmp_path)
     following.send_signal(signal.SIGTERM)
     assert following.wait(PATIENCE_S) == 0
     check_lake(logged, Lake(place_of(into)), end)
-    events = [json.loads(line)["event"] for line in (tmp_path / "said").read_text().splitlines()]
-    assert "batch_done" in events, "its own log, and no line of Spark's"
+    assert "batch_done" in {each["event"] for each in events(tmp_path)}, (
+        "its own log, and no line of Spark's"
+    )
+
+
+def events(directory: Path) -> list[dict[str, Any]]:
+    """What was logged there."""
+    return [json.loads(line) for line in (directory / "said").read_text().splitlines()]
+
+
+def scraped(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+        said: str = answer.read().decode()
+    return said
 
 
 def check_refused(source: str, into: str, directory: Path, *more: str) -> None:

@@ -299,6 +299,13 @@ def prove_spark(store: Store) -> None:
         *run, "java -version 2>&1 && python3 -c 'import pyspark' && binlogd --version"
     )
     expect(f"spark: {said.splitlines()[0]}, {said.splitlines()[-1]}", is_so="binlogd" in said)
+    said = store.podman("run", "--rm", *limits, f"{IMAGE}:spark", "--version")
+    expect(f"by itself it is binlogd: {said}", is_so="binlogd" in said)
+    said = store.podman(*run, "/opt/spark/entrypoint.sh driver --version 2>&1")
+    version = next((line for line in said.splitlines() if "version" in line), said)
+    expect(f"as a driver it is spark-submit: {version.split()[-1]}", is_so="version 4." in said)
+    said = store.podman(*run, "ls /opt/job")
+    expect(f"to submit: {' '.join(said.split())}", is_so="pipeline.py" in said)
     said = store.podman(*run, "binlogd spark warmup --json")
     expect(f"class archive: {said.strip()}", is_so='"is_new":false' in said)
 

@@ -21,6 +21,8 @@ from binlogd.settings import config
 from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened
 from binlogd.settings.sources import PATHS
+from binlogd.spark.lake.place import KINDS, place_of
+from binlogd.spark.submit import PROGRAMS, check_speculation, parsed
 from tests.support.deployment import (
     DEPLOY,
     ROOT,
@@ -34,6 +36,8 @@ from tests.support.deployment import (
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 DEBIAN_12 = "3.11.2"
+ENTRYPOINT = "/opt/spark/entrypoint.sh"
+"""Of the image with Spark."""
 PORT, UID, VOLUME = 8250, 8250, "/var/lib/binlogd"
 ROUTES = (ROOT / "binlogd" / "serving" / "routes" / "application.py").read_text()
 
@@ -68,7 +72,8 @@ def test_the_image_is_what_the_documents_say() -> None:
     assert set(instructions("USER")) == {f"{UID}:{UID}"}
     assert set(instructions("VOLUME")) == {VOLUME}
     assert Config().data_dir == VOLUME
-    assert instructions("ENTRYPOINT") == ['["tini", "--", "binlogd"]']
+    entries = [json.loads(each) for each in instructions("ENTRYPOINT")]
+    assert entries == [["tini", "--", "binlogd"], ["tini", "--", ENTRYPOINT]]
     assert json.loads(instructions("CMD")[0]) == ["serve", "--addr", f"0.0.0.0:{PORT}"]
     (health,) = instructions("HEALTHCHECK")
     assert json.loads(health.partition("CMD ")[2]) == ["binlogd", "health"]
@@ -115,7 +120,7 @@ def test_what_the_image_is_built_from_reaches_the_build() -> None:
         word for line in instructions("COPY") if "--from" not in line for word in line.split()[:-1]
     ]
     for path in (*(set(copied) - {"."}), "tests", "config", "docs", "deploy", ".importlinter"):
-        assert path in let_in
+        assert path.split("/")[0] in let_in
         assert (ROOT / path).exists()
 
 
@@ -263,6 +268,93 @@ def test_what_the_stateful_set_mounts_is_there_and_the_configuration_loads(tmp_p
     how = (DEPLOY / "kubernetes.yaml").read_text()
     assert f"kubectl create secret generic binlogd --from-file={secret.name} " in how
     assert not [each for each in documents("kubernetes.yaml") if each["kind"] == "Secret"]
+
+
+# --- Spark on Kubernetes ----------------------------------------------------------------
+
+
+def started(words: list[str], directory: Path, **environ: str) -> list[str]:
+    """What the first process of the image with Spark becomes: the program and its words."""
+    bin_ = directory / "bin"
+    bin_.mkdir(exist_ok=True)
+    for name in ("spark-submit", "java", "binlogd"):
+        (bin_ / name).write_text('#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n')
+        (bin_ / name).chmod(0o755)
+    environ |= {"PATH": f"{bin_}:{os.environ['PATH']}", "SPARK_HOME": str(directory)}
+    script = [str(DEPLOY / "spark-entrypoint.sh"), *words]
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_image_with_spark_is_driver_executor_and_binlogd(tmp_path: Path) -> None:
+    """In the words of Spark's own image; the names are those that Spark gives its pods."""
+    words = ["--properties-file", "p", "local:///x.py", "a b"]
+    driver = started(["driver", *words], tmp_path, SPARK_DRIVER_BIND_ADDRESS="10.0.0.2")
+    assert driver[0] == "spark-submit"
+    assert "spark.driver.bindAddress=10.0.0.2" in driver
+    assert driver[-6:] == ["--deploy-mode", "client", *words]
+    given = {
+        "DRIVER_URL": "spark://driver:7078",
+        "EXECUTOR_ID": "3",
+        "EXECUTOR_CORES": "2",
+        "APPLICATION_ID": "app",
+        "EXECUTOR_POD_IP": "10.0.0.3",
+        "RESOURCE_PROFILE_ID": "0",
+        "EXECUTOR_POD_NAME": "pod-3",
+        "EXECUTOR_MEMORY": "1g",
+        "JAVA_OPT_0": "-Dspark.a=b c",
+        "JAVA_OPT_1": "-XX:+UseSerialGC",
+    }
+    executor = started(
+        ["executor"], tmp_path, **{f"SPARK_{name}": value for name, value in given.items()}
+    )
+    assert executor[:5] == ["java", given["JAVA_OPT_0"], given["JAVA_OPT_1"], "-Xms1g", "-Xmx1g"]
+    assert f":{tmp_path}/jars/*:" in executor[executor.index("-cp") + 1]
+    backend = executor.index("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend")
+    told = dict(zip(executor[backend + 1 :: 2], executor[backend + 2 :: 2], strict=True))
+    assert told == {
+        "--driver-url": given["DRIVER_URL"],
+        "--executor-id": given["EXECUTOR_ID"],
+        "--cores": given["EXECUTOR_CORES"],
+        "--app-id": given["APPLICATION_ID"],
+        "--hostname": given["EXECUTOR_POD_IP"],
+        "--resourceProfileId": given["RESOURCE_PROFILE_ID"],
+        "--podName": given["EXECUTOR_POD_NAME"],
+    }
+    assert started(["export", "--as-of", "latest"], tmp_path) == [
+        "binlogd",
+        "export",
+        "--as-of",
+        "latest",
+    ]
+
+
+def test_the_pipeline_of_the_spark_operator_is_one_that_the_image_runs() -> None:
+    claim, application = documents("spark-pipeline.yaml")
+    spec = application["spec"]
+    assert parsed(spec["arguments"]).is_lake
+    arguments = parsed(spec["arguments"])
+    assert place_of(arguments.into).kind in KINDS
+    assert arguments.interval_s is not None, "the operator keeps up what goes on"
+    check_speculation(spec["sparkConf"])
+    driver, executor = spec["driver"], spec["executor"]
+    assert driver["annotations"]["prometheus.io/port"] == arguments.metrics_addr.split(":")[1]
+    (mount,) = driver["volumeMounts"]
+    (volume,) = spec["volumes"]
+    assert Path(mount["mountPath"]) in Path(arguments.checkpoint).parents
+    assert mount["name"] == volume["name"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert driver["podSecurityContext"]["fsGroup"] == UID
+    assert driver["envFrom"] == executor["envFrom"], "both go to the store"
+    program = Path(spec["mainApplicationFile"].removeprefix("local://"))
+    assert f"binlogd pipeline --package {program.parent}" in DOCKERFILE
+    assert program.name in {f"{each}.py" for each in PROGRAMS}
+    locked = (ROOT / "locks" / "extras.txt").read_text()
+    assert f"\npyspark=={spec['sparkVersion']} " in locked
+    how = (DEPLOY / "spark-pipeline.yaml").read_text()
+    secret = driver["envFrom"][0]["secretRef"]["name"]
+    assert f"kubectl create secret generic {secret} " in how
+    assert f"--tag {spec['image']} " in how
 
 
 # --- Prometheus and Grafana -------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from zlib import crc32
@@ -9,7 +10,9 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
+from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import appending, moving
 from binlogd.spark.lake.changelog import (
@@ -19,8 +22,8 @@ from binlogd.spark.lake.changelog import (
     columns_of_bytes,
 )
 from binlogd.spark.lake.homes import followed
-from binlogd.spark.lake.manifest import LakeTables
-from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.manifest import LakeBatch, LakeTables
+from binlogd.spark.lake.moving import Lake, Merged, ReadChanges
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.rows import PACKETS
 from binlogd.spark.late import in_doubt, late_rows, newest_version
@@ -29,7 +32,7 @@ from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso
-from tests.support.logged import Logged
+from tests.support.logged import Logged, read
 
 DDL_NAMES = ("commit_ts", "ddl_job_id", "ddl_state", "ddl_query")
 
@@ -101,10 +104,13 @@ class Pipeline:
             [each for part in winners for each in moving.decode(batch, part)], PACKETS
         )
         by_table = packets.sort_by("table_id").to_batches(max_chunksize=1)
+        done = list[Merged]()
         for merged in moving.merge(self._lake, heads, batch, by_table):
             heads[merged.head.table_id] = merged.head
+            done.append(merged)
             step()
-        moving.finish(self._lake, batch, heads, doubts)
+        counts = moving.accounted(batch, changed(moved, batch), done)
+        moving.finish(self._lake, batch, heads, doubts, counts)
         return next(steps)
 
     def _log(
@@ -121,10 +127,11 @@ class Pipeline:
             step()
         by_table = pa.Table.from_batches(written, appending.WRITTEN).sort_by("directory")
         heads = {each.directory: each for each in now.tables.values()}
-        for done in appending.commit(self._lake, batch, heads.copy(), by_table.to_batches()):
-            heads[done.head.directory] = done.head
+        appended = list[appending.Appended]()
+        for done in appending.commit(self._lake, batch, heads, by_table.to_batches()):
+            appended.append(done)
             step()
-        appending.finish(self._lake, batch, heads)
+        appending.finish(self._lake, batch, now, appended)
 
     def _changes(self, start: int, end: int) -> list[list[pa.RecordBatch]]:
         source = BinlogdSource({**self._options, "from": str(start), "to": str(end)})
@@ -140,6 +147,35 @@ class Pipeline:
         for number in range(2):
             part = [each for each in kept if crc32(each["key"]) % 2 == number]
             yield pa.Table.from_pylist(part, rows.schema).to_batches()
+
+
+def changed(rows: pa.Table, batch: LakeBatch) -> dict[int, ReadChanges]:
+    """As the Spark job counts them."""
+    found = dict[int, ReadChanges]()
+    kept = [each for each in rows.to_pylist() if each["table_id"] in batch.after]
+    keys = Counter(table_id for table_id, _ in {(each["table_id"], each["key"]) for each in kept})
+    for table_id, count in keys.items():
+        mine = [each for each in kept if each["table_id"] == table_id]
+        ops = Counter(each["op"] for each in mine)
+        sizes = (len(each["key"]) + len(each["row"]) * (each["op"] != Op.DELETE) for each in mine)
+        counts = RowCounts(ops[Op.PUT], ops[Op.UPDATE], ops[Op.DELETE], sum(sizes))
+        found[table_id] = ReadChanges(counts, count)
+    return found
+
+
+def check_counted(logged: Logged, lake: Lake) -> None:
+    """What the lake counted of its tables is what the log says of them, from its beginning."""
+    now, rows = lake.manifest().read(), read(logged.options(form="changes"))
+    rows = rows.filter(pc.less_equal(rows["commit_ts"], now.commit_ts)).to_pylist()
+    ops = Counter((each["table_id"], each["op"]) for each in rows)
+    assert now.counted_from == 0
+    assert now.counted.keys() == now.tables.keys()
+    for name, of in now.counted.items():
+        kinds = Op.PUT, Op.UPDATE, Op.DELETE
+        found = [ops[now.tables[name].table_id, kind] for kind in kinds]
+        assert [of.inserts, of.updates, of.deletes] == found, name
+        assert of.put + of.gone <= sum(found)
+    assert any(of.put and of.gone for of in now.counted.values())
 
 
 def moments(logged: Logged, parts: int) -> list[int]:

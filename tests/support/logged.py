@@ -101,7 +101,7 @@ def _of_lake(logged: Logged, lake: Lake, name: str, table: LakeTable, at: int) -
     entries = [arrow_column(each, TypeOptions()).entry() for each in columns]
     data = lake_rows(lake, table)
     assert set(data.column_names) == {each.name for each in columns} | {KEY_COLUMN}
-    assert len(set(data[KEY_COLUMN].to_pylist())) == data.num_rows
+    assert len(set(data[KEY_COLUMN].to_pylist())) == data.num_rows == table.rows
     return snapshot_reader.rows_of(data.select([each.name for each in columns]), entries)
 
 

@@ -23,6 +23,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from binlogd.spark import pipeline
+from binlogd.spark.counts import RowCounts
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.lake import appending, moving
 from binlogd.spark.lake.changelog import batch_of
@@ -237,10 +238,13 @@ def kept_database(killer: Killer, logged: Logged, server: MariaDb) -> Iterator[l
         killer.now("publishing")
         await end(*words)
 
-    def applied(sink: DatabaseSink, tasks: SparkTasks, start: Tso, upto: Tso, **more: Any) -> None:
-        apply(sink, tasks, start, upto, **more)
+    def applied(
+        sink: DatabaseSink, tasks: SparkTasks, start: Tso, upto: Tso, **more: Any
+    ) -> RowCounts:
+        counts = apply(sink, tasks, start, upto, **more)
         assert asyncio.run(model_differences(logged.workload, server, upto)) == []
         published.append(upto)
+        return counts
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DatabaseSink, "_begun", between)

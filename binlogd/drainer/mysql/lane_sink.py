@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.measures import KINDS
 from binlogd.drainer.mysql.apply import LaneApplier, LaneWriter
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.tables import Tables
 from binlogd.drainer.rows.parts import Gatherer
 from binlogd.drainer.rows.progress import LanePosition, Restart
-from binlogd.drainer.txn import Ddl, Txn
+from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 
@@ -51,6 +52,9 @@ class LaneSink(MySqlSink):
         self.met: Ddl | None = None
         """The DDL at which it ended."""
         self._given_ts = NO_TS
+        self.walked = [0, 0, 0]
+        """Inserts, updates and deletes of all lanes, from where the lowest of them stood to that
+        DDL or the end: each process at a lane comes to the same."""
 
     @property
     def position(self) -> LanePosition:
@@ -79,6 +83,14 @@ class LaneSink(MySqlSink):
         """See Sink."""
         await super().submit(txns)
         self._given_ts = txns[-1].commit_ts
+        begin = min(each.whole_ts for each in self._lane.restart.lanes)
+        end = self.met.commit_ts if self.met is not None else MAX_TS
+        for txn in txns:
+            if isinstance(txn, Dml) and begin < txn.commit_ts < end:
+                for change in txn.changes:
+                    sequence = change.mutation.sequence
+                    for at, kind in enumerate(KINDS.values()):
+                        self.walked[at] += sequence.count(kind)
 
     def applied_ts(self) -> Tso:
         """See Sink; of a lane that is ahead no more than what was walked."""

@@ -30,6 +30,7 @@ from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.row_arrays import RowArrays
 from binlogd.snapshot.writing.rows import RowsAsOf
 from binlogd.snapshot.writing.writer import arrow_columns
+from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.changelog import (
     MARK_NAMES,
     ChangelogBatch,
@@ -63,6 +64,7 @@ class Appended(msgspec.Struct, frozen=True):
 
     head: LakeTable
     files: int
+    rows: int
 
 
 # --- files, part by part -----------------------------------------------------------------------
@@ -233,11 +235,13 @@ def commit(
     with closing(lake.kind()) as kind:
         for directory, files in groupby(rows, key=itemgetter(0)):
             names = [name for _, name in files]
+            before = heads.get(directory)
             try:
-                head = _committed(kind, batch, directory, heads.get(directory), names)
+                head = _committed(kind, batch, directory, before, names)
             except (LakeFailed, pa.ArrowInvalid) as error:
                 raise PipelineStopped(f"{batch.names[directory]}: {error}") from error
-            yield Appended(head, len(names))
+            rows_before = before.rows if before is not None else 0
+            yield Appended(head, len(names), (head.rows or 0) - (rows_before or 0))
 
 
 def _committed(
@@ -254,14 +258,30 @@ def _committed(
     return kind.append_files(made, schema, schema, names, end)
 
 
-def finish(lake: Lake, batch: ChangelogBatch, heads: Heads) -> LakeTables:
-    """Says which versions belong together from now on. A table is there from its first row on."""
-    tables = {
-        name: msgspec.structs.replace(heads[directory], table_id=batch.ids[directory])
-        for directory, name in batch.names.items()
-        if directory in heads
-    }
-    now = LakeTables(batch.end, tables, lake.place.kind, mode=lake.mode)
+def finish(
+    lake: Lake, batch: ChangelogBatch, last: LakeTables, appended: Sequence[Appended]
+) -> LakeTables:
+    """Says which versions belong together from now on, and how many rows the batch has put into
+    them. A table is there from its first row on."""
+    put = {each.head.directory: RowCounts(put=each.rows) for each in appended}
+    heads = {each.directory: each for each in last.tables.values()}
+    counts = {last.tables[name].directory: each for name, each in last.counted.items()}
+    heads |= {each.head.directory: each.head for each in appended}
+    there = {name: each for each, name in batch.names.items() if each in heads}
+    now = LakeTables(
+        batch.end,
+        {
+            name: msgspec.structs.replace(heads[directory], table_id=batch.ids[directory])
+            for name, directory in there.items()
+        },
+        lake.place.kind,
+        counted={
+            name: total(of[directory] for of in (counts, put) if directory in of)
+            for name, directory in there.items()
+        },
+        counted_from=last.commit_ts if last.counted_from is None else last.counted_from,
+        mode=lake.mode,
+    )
     lake.manifest().turn(now, batch.tracker, columns_to_bytes(batch.columns))
     show(lake, now)
     return now

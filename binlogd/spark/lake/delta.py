@@ -50,7 +50,10 @@ class Delta:
         self, table_id: int, directory: str, schema: pa.Schema, name: str, end: int
     ) -> LakeTable:
         """See Kind."""
-        where, made = self._place.table(directory), LakeTable(table_id, directory, 0)
+        where, made = (
+            self._place.table(directory),
+            LakeTable(table_id, directory, 0, rows=0, files=0),
+        )
         with self._telling(made):
             if not DeltaTable.is_deltatable(where, self._options):
                 DeltaTable.create(
@@ -109,7 +112,10 @@ class Delta:
         table = self._at(head, end)
         with self._telling(head):
             for each in changes:
-                _merge(table, _source(without_metadata(schema), each), end)
+                done = _merge(table, _source(without_metadata(schema), each), end)
+                put = done["num_target_rows_inserted"] + done["num_target_rows_updated"]
+                if put != each.puts.num_rows:
+                    raise OSError(f"a MERGE of {each.puts.num_rows} rows put {put}")
             if table.version() // TIDY_EVERY > head.version // TIDY_EVERY:
                 table.optimize.compact(commit_properties=properties_of(end))
                 table.vacuum(dry_run=False, full=True)
@@ -203,7 +209,8 @@ class Delta:
 
 
 def _head(head: LakeTable, table: DeltaTable) -> LakeTable:
-    return LakeTable(head.table_id, head.directory, table.version())
+    rows, files = table.count(), len(table.file_uris())
+    return LakeTable(head.table_id, head.directory, table.version(), rows=rows, files=files)
 
 
 def _source(schema: pa.Schema, changes: KeyChanges) -> pa.Table:
@@ -216,8 +223,9 @@ def _source(schema: pa.Schema, changes: KeyChanges) -> pa.Table:
     return pa.concat_tables([puts, gone]).append_column(_GONE, pa.array(flags))
 
 
-def _merge(table: DeltaTable, source: pa.Table, end: int) -> None:
-    (
+def _merge(table: DeltaTable, source: pa.Table, end: int) -> dict[str, int]:
+    """What delta-rs counted."""
+    return (
         table.merge(
             source,
             predicate=f"target.{KEY_COLUMN} = source.{KEY_COLUMN}",

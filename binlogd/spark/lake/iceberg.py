@@ -205,7 +205,11 @@ class Iceberg:
 
 
 def _head(head: LakeTable, table: Table) -> LakeTable:
-    return LakeTable(head.table_id, head.directory, version_of(table), table.metadata_location)
+    snapshot = table.current_snapshot()
+    counted = dict(snapshot.summary.additional_properties) if snapshot and snapshot.summary else {}
+    rows, files = (int(counted.get(f"total-{of}", 0)) for of in ("records", "data-files"))
+    where = table.metadata_location
+    return LakeTable(head.table_id, head.directory, version_of(table), where, rows, files)
 
 
 def _forget(table: Table, system: FileSystem, path: str) -> None:

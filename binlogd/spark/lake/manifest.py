@@ -14,6 +14,7 @@ from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.spec import DoubtfulRows, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.place import Kind, LakeLocation
 
 TABLES_NAME = "tables.json"
@@ -40,13 +41,16 @@ class LakeTable(msgspec.Struct, frozen=True):
     """One table of the lake at the moment of `tables.json`.
 
     `version` is Delta's, or the id of Iceberg's snapshot (0: it never had rows); `metadata` is
-    where Iceberg's metadata of that version are.
+    where Iceberg's metadata of that version are. `rows` and `files` are those of that version; None
+    for one of a binlogd that did not count.
     """
 
     table_id: int
     directory: str
     version: int
     metadata: str = ""
+    rows: int | None = None
+    files: int | None = None
 
 
 class LakeTables(msgspec.Struct, frozen=True):
@@ -54,7 +58,9 @@ class LakeTables(msgspec.Struct, frozen=True):
     of those whose keys have a partition in them (`HandleKind.PLACED`). `in_doubt` are the last
     `IN_DOUBT_MAX` DDL that rows may have seen or not. `leaving` are columns that a DROP COLUMN had
     announced, which are not in the files any more: ids of their tables, and their own. `mode` says
-    whether tables hold rows as they are, or every change."""
+    whether tables hold rows as they are, or every change. `counted` are the changes behind
+    `counted_from` of all these tables: those that were read, and what was written of them; of a
+    changelog, what was written alone."""
 
     commit_ts: int
     tables: dict[str, LakeTable]
@@ -63,6 +69,8 @@ class LakeTables(msgspec.Struct, frozen=True):
     in_doubt: tuple[DoubtfulRows, ...] = ()
     leaving: tuple[tuple[int, int], ...] = ()
     mode: LakeMode = "upsert"
+    counted: dict[str, RowCounts] = {}
+    counted_from: int | None = None
 
     def by_id(self) -> dict[int, LakeTable]:
         """The same by table id."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from binlogd.snapshot.spec import DoubtfulRows
+from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.kinds import LakeFailed, LakeKind
 from binlogd.spark.lake.manifest import (
     IN_DOUBT_MAX,
@@ -48,6 +49,10 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
 Heads = Mapping[int, LakeTable]
+_LOST = (
+    "Nothing of the batch is published: run the pipeline again, and if it says the same, tell us:"
+    " it is a bug of binlogd"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,13 @@ class Merged(msgspec.Struct, frozen=True):
     head: LakeTable
     rows_put: int
     rows_gone: int
+
+
+class ReadChanges(NamedTuple):
+    """What a batch read of a table: its changes, and how many keys these are of."""
+
+    counts: RowCounts
+    keys: int
 
 
 def begin(now: LakeTables, of: Span, gone_ts: Tso, where: str) -> Tso:
@@ -164,7 +176,37 @@ def merge(
                 head = kind.merge(heads[table_id], schema, changes, batch.end)
             except (LakeFailed, pa.ArrowInvalid) as error:
                 raise PipelineStopped(f"{label(plan)}: {error}") from error
+            check_rows(label(plan), heads[table_id].rows, head.rows, put=counts[0], gone=counts[1])
             yield Merged(head, *counts)
+
+
+def check_rows(table: str, before: int | None, after: int | None, *, put: int, gone: int) -> None:
+    """Raises PipelineStopped for rows that no change put there or took."""
+    if before is None or after is None or before - gone <= after <= before + put:
+        return
+    raise PipelineStopped(
+        f"{table}: had {before} rows and has {after} when {put} were put and {gone} went. {_LOST}"
+    )
+
+
+def accounted(
+    batch: LakeBatch, read: Mapping[int, ReadChanges], merged: Sequence[Merged]
+) -> dict[int, RowCounts]:
+    """By table id what was read and written, when each key that changed was written. Raises
+    PipelineStopped."""
+    done = {each.head.table_id: each for each in merged}
+    found = {}
+    for table_id in read.keys() | done.keys():
+        counts, keys = read.get(table_id, ReadChanges(RowCounts(), 0))
+        of = done.get(table_id)
+        put, gone = (of.rows_put, of.rows_gone) if of is not None else (0, 0)
+        if put + gone != keys:
+            raise PipelineStopped(
+                f"{label(batch.after[table_id])}: {keys} keys changed up to commit_ts {batch.end},"
+                f" and {put + gone} were written. {_LOST}"
+            )
+        found[table_id] = msgspec.structs.replace(counts, put=put, gone=gone)
+    return found
 
 
 def _counted(changes: Iterable[KeyChanges], counts: list[int]) -> Iterator[KeyChanges]:
@@ -175,14 +217,30 @@ def _counted(changes: Iterable[KeyChanges], counts: list[int]) -> Iterator[KeyCh
 
 
 def finish(
-    lake: Lake, batch: LakeBatch, heads: Heads, in_doubt: Sequence[DoubtfulRows] = ()
+    lake: Lake,
+    batch: LakeBatch,
+    heads: Heads,
+    in_doubt: Sequence[DoubtfulRows],
+    counts: Mapping[int, RowCounts],
 ) -> LakeTables:
-    """Says which versions belong together from now on, and which rows of the batch are in doubt."""
+    """Says which versions belong together from now on, which rows of the batch are in doubt, and
+    what it counted."""
     tables = {label(plan): heads[table_id] for table_id, plan in batch.after.items()}
     manifest = lake.manifest()
-    doubts = (*manifest.read().in_doubt, *in_doubt)[-IN_DOUBT_MAX:]
+    last = manifest.read()
+    before = {last.tables[name].table_id: each for name, each in last.counted.items()}
     now = LakeTables(
-        batch.end, tables, lake.place.kind, placed_of(batch.after), doubts, leaving_of(batch.after)
+        batch.end,
+        tables,
+        lake.place.kind,
+        placed_of(batch.after),
+        (*last.in_doubt, *in_doubt)[-IN_DOUBT_MAX:],
+        leaving_of(batch.after),
+        counted={
+            name: total(of[each.table_id] for of in (before, counts) if each.table_id in of)
+            for name, each in tables.items()
+        },
+        counted_from=last.commit_ts if last.counted_from is None else last.counted_from,
     )
     manifest.turn(now, batch.tracker)
     show(lake, now)

@@ -25,6 +25,7 @@ from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark import database, lane_task
 from binlogd.spark.base_binlogs import binlogs_of_base
 from binlogd.spark.base_loader import load_base
+from binlogd.spark.counts import RowCounts
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.lake.manifest import Claim, PipelineStopped
 from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
@@ -145,6 +146,24 @@ async def test_a_database_holds_what_the_upstream_did_wherever_batches_end_or_la
     await asyncio.to_thread(by_lanes, into, batches(options, 2), dying)
     assert dying.died > 4
     assert await model_differences(logged.workload, mariadb) == []
+
+
+def test_lanes_that_read_different_changes_end_the_batch_before_its_checkpoint(
+    mariadb: MariaDb, tmp_path: Path
+) -> None:
+    tables = tuple(each for each in STANDARD if each.name in TABLES)
+    made = Options(seed=72, transactions=12, ddl_every=0, prefix=PREFIX, tables=tables)
+    options = Logged.write(tmp_path, made).options(form="binlog")
+    into = DatabaseSink(Setup(config.parse(into_mariadb(mariadb), "the test's")), request(options))
+    ((start, end),) = batches(options, 1)
+
+    def losing(work: LaneWork) -> LaneDone:
+        done = apply_lane(work)
+        return replace(done, walked=RowCounts(done.walked.inserts - work.lane.number))
+
+    with pytest.raises(PipelineStopped, match="lanes read different changes of one batch"):
+        into.apply(Here(2, losing), start, end)
+    into.apply(Here(2), start, end)
 
 
 async def test_an_attempt_that_was_taken_for_dead_writes_nothing_twice(

@@ -28,7 +28,7 @@ from binlogd.spark.request import request
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import MAX_TS, Tso
-from tests.support.lakes import Killed, Pipeline, moments
+from tests.support.lakes import Killed, Pipeline, check_counted, moments
 from tests.support.logged import Logged, check_lake, read
 from tests.support.s3 import S3, s3_server
 from tests.workload.generator import Options
@@ -108,6 +108,7 @@ def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
     pipeline.run(0, first)
     pipeline.run(first, end)
     check_lake(logged, lake, end)
+    check_counted(logged, lake)
     if lake.place.kind == "iceberg":
         for table in lake.manifest().read().tables.values():
             files = Path(lake.place.table(table.directory)).rglob("*.parquet")

@@ -4,10 +4,12 @@ batch does."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import (
@@ -21,15 +23,18 @@ from pyspark.sql.types import StructType
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
+from binlogd.drainer.measures import KINDS
 from binlogd.errors import ConfigError
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import place_of
+from binlogd.spark.metrics import PipelineFigures
 from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, start
 from binlogd.spark.request import request
 from binlogd.spark.source import StreamReader, check_limit
+from binlogd.wire import peek
 from tests.support.appliance import into_mariadb
 from tests.support.faults import RecordProperty, counted
 from tests.support.logged import Logged, expected, read
@@ -114,14 +119,18 @@ def test_a_stream_gives_what_a_batch_gives_and_goes_on_at_its_checkpoint(
     name = "bank", "limits"
     url = str(tmp_path / "archive")
     task = Task(data_dir=str(logged.data_dir), url=url, history=str(logged.history))
-    archive(msgspec.structs.replace(task, segments_max=6))
+    archived = archive(msgspec.structs.replace(task, segments_max=6))
     options = {"path": url, "table": ".".join(name), "maxTransactionsPerTrigger": "120"}
     drained(spark, options, tmp_path)
     first = offsets(tmp_path)
+    reader = StreamReader(request(options), StructType())
+    reader.prepareForTriggerAvailableNow()
     done = archive(msgspec.structs.replace(task, with_open=True))
     assert set(drained(spark, options, tmp_path)) == {
         done.resolved_ts
     }  # the backlog is up to there
+    taken = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["commit_ts"]
+    assert taken == archived.resolved_ts < done.resolved_ts, "what came later is for the next query"
     assert len(offsets(tmp_path)) > len(first) >= 1
     assert offsets(tmp_path) == sorted(set(offsets(tmp_path)))
     batch = spark.read.format("binlogd").options(path=url, table=".".join(name)).load()
@@ -195,6 +204,22 @@ def test_tasks_keep_a_changelog_that_has_each_change_once_though_an_executor_is_
         cases.one()
 
 
+def check_counted(said: str, log: pa.Table, batches: int) -> None:
+    """What Prometheus is told of a run from the begin of the log to its end."""
+    lines = re.findall(r"^(binlogd_pipeline_\w+)(?:\{\w+=\"(\w+)\"\})? (\S+)$", said, re.MULTILINE)
+    found = {name + label: float(number) for name, label, number in lines}
+    name = "binlogd_pipeline_"
+    assert found[f"{name}batches"] == found[f"{name}batch_seconds_countapply"] == batches
+    assert found[f"{name}behind_seconds"] == found[f"{name}behind_transactions"] == 0
+    assert found[f"{name}transactions"] >= log.num_rows  # what was sent twice counts so
+    rows = [each for each in log["payload"].to_pylist() if peek.ddl(each) is None]
+    sequences = [of.sequence for each in rows for of in peek.changes(each)[1]]
+    for kind, byte in zip(("insert", "update", "delete"), KINDS.values(), strict=True):
+        assert found[f"{name}changes{kind}"] == sum(each.count(byte) for each in sequences) > 0
+    assert found[f"{name}bytes_read"] > 0
+    assert found[f"{name}rows_put"] > 0
+
+
 def test_tasks_keep_a_database_that_holds_what_the_upstream_did_though_an_executor_is_killed(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path, record_property: RecordProperty
 ) -> None:
@@ -203,18 +228,21 @@ def test_tasks_keep_a_database_that_holds_what_the_upstream_did_though_an_execut
     logged, checkpoint = Logged.write(tmp_path, made), str(tmp_path / "checkpoint")
     source = logged.options(maxTransactionsPerTrigger="40")
     setup = Setup(config.parse(into_mariadb(mariadb), "the test's"))
-    sink = DatabaseSink(setup, request({**source, "form": "binlog"}))
+    asked = request({**source, "form": "binlog"})
+    sink = DatabaseSink(setup, asked)
     killer = Killer(spark, ["applying"], 1, within_s=0)
     with (
         counted(record_property, fault=FAULT, target="pipeline into MariaDB") as cases,
         kept_database(killer, logged, mariadb) as published,
     ):
-        target = DatabaseTarget(sink, checkpoint)
-        start(spark, PipelineOptions(source, checkpoint, None), target).awaitTermination()
+        target, figures = DatabaseTarget(sink, checkpoint), PipelineFigures(asked)
+        options = PipelineOptions(source, checkpoint, None)
+        start(spark, options, target, figures).awaitTermination()
         assert len(published) > 1
         assert published[-1] == logged.workload.model.last_commit_ts
         assert killer.killed.total() == 1
         cases.one()
+    check_counted(figures.text().decode(), read(logged.options(form="binlog")), len(published))
     lanes = mariadb.execute("SELECT lane, lanes FROM tidb_binlog.progress WHERE lane >= 0")
     assert lanes == [(b"0", b"2"), (b"1", b"2")]
     assert with_tasks(spark) > 1
