@@ -37,7 +37,7 @@ from binlogd.tools.reading import Source, find_sources, known_jobs, transactions
 from binlogd.tools.records import records_of_transaction
 from binlogd.tools.row_index import ANY, RowFrame, picked
 from binlogd.tools.row_indexing import indexed
-from binlogd.tools.shown import json_value, printable, value_text
+from binlogd.tools.shown import KINDS, json_value, printable, value_text
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import MAX_TS, NO_TS, Tso, compose, physical_ms
 
@@ -46,7 +46,6 @@ VALUE_CHARS_MAX = 400
 SQL_CHARS_MAX = 20_000
 _FIRST_SLICE_MS, _LONGER = 1_000, 4
 _PICKED_AT_ONCE = 64
-_KINDS = {RowKind.INSERT: "insert", RowKind.UPDATE: "update", RowKind.DELETE: "delete"}
 
 
 @dataclass(slots=True)
@@ -340,7 +339,7 @@ def _shown(transaction: Transaction, rows: Iterator[NamedRow]) -> FoundTransacti
 
 def _row(row: NamedRow) -> FoundRow:
     columns = [_column(row, column) for column in row.columns]
-    return FoundRow(_KINDS[row.kind], printable(row.database), printable(row.table), columns)
+    return FoundRow(KINDS[row.kind], printable(row.database), printable(row.table), columns)
 
 
 def _column(row: NamedRow, column: NamedColumn) -> FoundColumn:

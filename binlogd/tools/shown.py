@@ -19,7 +19,7 @@ from binlogd.tidb.columns import Value
 from binlogd.tools.transaction import Transaction
 
 VALUE_CHARS_MAX = 200
-_KINDS = {RowKind.INSERT: "insert", RowKind.UPDATE: "update", RowKind.DELETE: "delete"}
+KINDS = {RowKind.INSERT: "insert", RowKind.UPDATE: "update", RowKind.DELETE: "delete"}
 _BINARY = ("blob", "binary", "bit", "geometry")
 
 Write = Callable[[str], object]
@@ -109,7 +109,7 @@ def value_text(value: Value, mysql_type: str) -> str:
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, bytes):
-        text = None if is_binary(mysql_type) else _decoded(value)
+        text = None if is_binary(mysql_type) else decoded(value)
         if text is None:
             return f"x'{value.hex()}'"
         value = text
@@ -170,7 +170,7 @@ class JsonWriter:
 
 def _row_document(row: NamedRow) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "kind": _KINDS[row.kind],
+        "kind": KINDS[row.kind],
         "database": row.database,
         "table": row.table,
     }
@@ -185,11 +185,12 @@ def json_value(value: Value, mysql_type: str) -> Any:
     """Numbers and text as they are; bytes, and text that is no UTF-8, as {"hex": ...}."""
     if not isinstance(value, bytes):
         return value
-    text = None if is_binary(mysql_type) else _decoded(value)
+    text = None if is_binary(mysql_type) else decoded(value)
     return {"hex": value.hex()} if text is None else text
 
 
-def _decoded(raw: bytes) -> str | None:
+def decoded(raw: bytes) -> str | None:
+    """Bytes that are text in UTF-8; None for others."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

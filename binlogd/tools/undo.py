@@ -27,6 +27,7 @@ from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import Met, chosen
 from binlogd.tools.reading import Source, transactions
+from binlogd.tools.shown import decoded
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
 
@@ -204,15 +205,9 @@ def _equals(column: NamedColumn) -> bytes:
 
 def _literal(value: Value, mysql_type: str) -> bytes:
     if isinstance(value, bytes):
-        if is_binary(mysql_type) or not _is_text(value):  # a script is text, which cannot hold it
+        if (
+            is_binary(mysql_type) or decoded(value) is None
+        ):  # a script is text, which cannot hold it
             return b"x'" + value.hex().encode() + b"'"
         return sql.quoted(value)
     return value_literal(value, mysql_type)
-
-
-def _is_text(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -27,6 +27,7 @@ from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.tidb.schema import Named
 from binlogd.tools.checksums import INTEGERS, NUMBERED, TEMPORAL, checksums, hexadecimal, text_of
+from binlogd.tools.shown import decoded
 from binlogd.tso import Tso
 
 PART_ROWS = 20_000
@@ -310,10 +311,8 @@ def _shown(selected: Sequence[_Reader], row: Row) -> str:
 def _text(value: Any) -> str:
     if not isinstance(value, bytes):
         return str(value)[:SHOWN_LETTERS_MAX]
-    try:
-        return value.decode()[:SHOWN_LETTERS_MAX]
-    except UnicodeDecodeError:
-        return f"x'{value.hex()[:SHOWN_LETTERS_MAX]}'"
+    text = decoded(value)
+    return f"x'{value.hex()[:SHOWN_LETTERS_MAX]}'" if text is None else text[:SHOWN_LETTERS_MAX]
 
 
 def _qualified(name: Named) -> bytes:
