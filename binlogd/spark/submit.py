@@ -85,6 +85,7 @@ class Arguments:
     takes_over: bool = False
     base: str = ""
     base_time_zone: str = ""
+    catalog: str = ""
 
     @property
     def is_lake(self) -> bool:
@@ -272,7 +273,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     from binlogd.spark.database import DatabaseSink
     from binlogd.spark.inputs import open_input
     from binlogd.spark.lake.manifest import Claim
-    from binlogd.spark.lake.moving import Lake
+    from binlogd.spark.lake.moving import Lake, show
     from binlogd.spark.pipeline import Offsets
     from binlogd.spark.request import request
 
@@ -281,9 +282,10 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     checkpoint = _named(arguments.checkpoint)
     mine = Claim(Offsets(arguments.checkpoint, asked).pipeline(), checkpoint)
     if arguments.is_lake:
-        lake = Lake(place_of(arguments.into))
-        lake.manifest().read()  # which refuses a lake of another kind
+        lake = Lake(place_of(arguments.into), arguments.catalog)
+        now = lake.manifest().read()  # which refuses a lake of another kind
         lake.manifest().claim(mine, takes_over=arguments.takes_over)
+        show(lake, now, checks_all=True)  # a run may have been killed before all had their names
         return lake
     sink = DatabaseSink(setup, asked)
     sink.claim(mine, takes_over=arguments.takes_over)
@@ -366,11 +368,13 @@ def _asked_to_stop() -> Iterator[list[int]]:
 
 def _check_installed(arguments: Arguments) -> None:
     arguments.source_options()
+    kind = place_of(arguments.into).kind if arguments.is_lake else ""
+    if arguments.catalog and kind != "iceberg":
+        raise ConfigError(f"--catalog {arguments.catalog}: only --into iceberg:... has a catalog")
     if not arguments.is_lake and (arguments.tables or arguments.excluded):
         raise ConfigError("--tables and --except go with a lake; for syncer, [syncer] chooses")
     require("spark", "pyspark", "pyarrow", "pandas")
-    if arguments.is_lake:
-        kind = place_of(arguments.into).kind
+    if kind:
         require(kind, LIBRARIES[kind])
 
 
@@ -379,7 +383,7 @@ def parsed(words: Sequence[str]) -> Arguments:
     parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
     for name in ("source", "into", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("from", "base", "base-time-zone", "tables", "except", "config"):
+    for name in ("from", "base", "base-time-zone", "tables", "except", "config", "catalog"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--follow", action="store_true")
     parser.add_argument("--take-over", action="store_true")
@@ -401,4 +405,5 @@ def parsed(words: Sequence[str]) -> Arguments:
         takes_over=found["take_over"],
         base=found["base"],
         base_time_zone=found["base_time_zone"],
+        catalog=found["catalog"],
     )

@@ -5,6 +5,7 @@
     root/table-<id>/            a table: the columns upstream, and `_binlogd_key`
     root/_schema/<commit_ts>    the upstream's schema at that moment, for the next batch
     root/catalog.db             names for readers (Iceberg in a directory only)
+    root/_catalog.json          the names that a catalog of the user's has, of files in `_names/`
 
 `tables.json` is the one thing that decides. A batch begins with the versions that it names, makes
 new ones that nobody is told of, and ends by naming those, in one write. Who is killed in between
