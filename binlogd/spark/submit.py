@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from binlogd.archive.store import without_secrets
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.extras import require
 from binlogd.host.privacy import environment_of_children
 from binlogd.settings import sources
 from binlogd.settings.setup import Setup
+from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.spark.lake.place import LIBRARIES, place_of
 from binlogd.telemetry.logs import set_up_logging
 

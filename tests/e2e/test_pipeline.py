@@ -153,8 +153,8 @@ def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
             "expected delta:PLACE or iceberg:PLACE",
         ),
         (
-            ["--source", ".", "--into", "iceberg:gs://b/lake", "--checkpoint", "c"],
-            "a lake lies in a directory or in s3://",
+            ["--source", ".", "--into", "delta:gs://b/lake", "--checkpoint", "c"],
+            "use iceberg:gs://...",
         ),
         (
             ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],
