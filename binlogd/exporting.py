@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from binlogd.archive.store import without_secrets
 from binlogd.archive.task import CATALOG_NAME
 from binlogd.errors import ConfigError
 from binlogd.extras import require
@@ -24,6 +23,7 @@ from binlogd.snapshot.export_queue import AskedExport, ExportQueue
 from binlogd.snapshot.process.jobdir import job_directory, log_files
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.publication import Destination, published
+from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.tidb.model import job_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso

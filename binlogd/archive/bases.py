@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.archive.store import ArchiveStore, without_secrets
+from binlogd.archive.store import ArchiveStore
 from binlogd.errors import ConfigError
+from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.snapshot.publishing.publish import LATEST
 from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
 

@@ -26,6 +26,14 @@ from binlogd.errors import ConfigError, Corrupt, Unavailable
 from binlogd.extras import require
 from binlogd.host.disk import make_directory, put_in_place
 from binlogd.log.checked_text import decoded_json
+from binlogd.snapshot.publishing.file_systems import (
+    NEW,
+    directories_in,
+    file_system,
+    remove_tree,
+    whole_object,
+    without_secrets,
+)
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +52,6 @@ GAP_BYTES = 64 << 10
 """Reading over a gap is cheaper than another request."""
 RUN_BYTES_MAX = 16 << 20
 _CHUNK_BYTES = 8 << 20
-_NEW = ".new"
 
 
 class ArchiveUnavailable(Unavailable):
@@ -79,7 +86,7 @@ class ArchiveStore:
             path = Path(url.removeprefix("file://")).absolute()
             return cls(url, fs.LocalFileSystem(), str(path), is_local=True, what=what)
         try:
-            system, root = fs.FileSystem.from_uri(url)
+            system, root = file_system(url)
         except (ValueError, OSError) as error:
             system, root = _by_fsspec(fs, url, scheme, error, what)
         return cls(url, system, root, is_local=False, what=what)
@@ -103,14 +110,13 @@ class ArchiveStore:
         return {
             info.base_name: info.size
             for info in infos
-            if info.is_file and not info.base_name.endswith(_NEW)
+            if info.is_file and not info.base_name.endswith(NEW)
         }
 
     def directories(self, directory: str = "") -> list[str]:
         """The directories in a directory; of an object store, what the names of objects show."""
-        selector = self._fs.FileSelector(self._path(directory), allow_not_found=True)
-        infos = self._trying(directory, lambda: self._system.get_file_info(selector))
-        return [info.base_name for info in infos if info.type == self._fs.FileType.Directory]
+        path = self._path(directory)
+        return self._trying(directory, lambda: directories_in(self._system, path))
 
     def read(self, name: str) -> bytes:
         """A whole file."""
@@ -142,8 +148,10 @@ class ArchiveStore:
         def read() -> list[bytes]:
             found: list[bytes] = []
             with self._system.open_input_file(self._path(name)) as file:
+                size = file.size()  # behind which Google's store has an error, not nothing
                 for begin, end, inside in _runs(ranges):
-                    stretch = memoryview(file.read_at(end - begin, begin))
+                    found_here = file.read_at(end - begin, begin) if begin < size else b""
+                    stretch = memoryview(found_here)
                     found += [bytes(stretch[at : at + size]) for at, size in inside]
             return found
 
@@ -187,10 +195,11 @@ class ArchiveStore:
         self._trying(name, write)
 
     def put_file(self, name: str, path: Path, size: int, begin: int = 0) -> None:
-        """Copies `size` bytes of a local file, from `begin` on."""
+        """Copies `size` bytes of a local file, from `begin` on. In Azure a file that is on its way
+        is seen as one without bytes: nothing may name it before."""
 
         def write() -> None:
-            with path.open("rb") as source, self._new(name) as stream:
+            with path.open("rb") as source, self._new(name, is_small=False) as stream:
                 source.seek(begin)
                 left = size
                 while left > 0:
@@ -209,21 +218,24 @@ class ArchiveStore:
 
     def remove_directory(self, name: str) -> None:
         """Removes a directory with all that is in it, if it is there."""
-        with suppress(FileNotFoundError):
-            self._trying(name, lambda: self._system.delete_dir(self._path(name)))
+        self._trying(name, lambda: remove_tree(self._system, self._path(name)))
 
     @contextmanager
-    def _new(self, name: str) -> Iterator[Any]:
+    def _new(self, name: str, *, is_small: bool = True) -> Iterator[Any]:
         path = self._path(name)
         if not self._is_local:
-            with self._system.open_output_stream(path) as stream:
-                yield stream
+            opened = whole_object if is_small else self._fs.FileSystem.open_output_stream
+            try:
+                with opened(self._system, path) as stream:
+                    yield stream
+            except FileNotFoundError as error:  # what is written cannot be missing
+                raise OSError(f"there is no such bucket: {error}") from error
             return
         target = Path(path)
         if target.parent not in self._made:
             make_directory(target.parent)
             self._made.add(target.parent)
-        beside = target.with_name(target.name + _NEW)
+        beside = target.with_name(target.name + NEW)
         with beside.open("wb") as file:
             yield file
         put_in_place(beside, target)
@@ -248,14 +260,6 @@ class ArchiveStore:
 def opened(url: str, what: str = "archive") -> ArchiveStore:
     """`ArchiveStore.open`, once in a process: for tasks, of which one begins after the other."""
     return ArchiveStore.open(url, what)
-
-
-def without_secrets(url: str) -> str:
-    """A URL as people may read it: no key, no options."""
-    parts = urlsplit(url)
-    if not parts.scheme:
-        return url
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _by_fsspec(fs: Any, url: str, scheme: str, refused: Exception, what: str) -> tuple[Any, str]:

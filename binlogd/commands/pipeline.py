@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from binlogd.commands.export_options import Catalog
 from binlogd.commands.manner import LogLevelOption
 from binlogd.commands.options import ConfigOption, load_setup
 from binlogd.errors import ConfigError
@@ -105,6 +106,7 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
     memory_mb: MemoryOption = 1024,
     take_over: TakeOverOption = False,
     metrics_addr: MetricsOption = "",
+    catalog: Catalog = None,
     package: PackageOption = None,
     config_file: ConfigOption = None,
     log_level: LogLevelOption = None,
@@ -145,6 +147,7 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         base_time_zone=base_time_zone,
         mode=mode,
         metrics_addr=metrics_addr,
+        catalog=catalog or "",
     )
     setup = load_setup(config_file, log_level=log_level)
     run_here(arguments, setup, cores=cores, memory_mb=memory_mb)

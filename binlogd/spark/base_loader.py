@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from binlogd.archive.bases import fetched
-from binlogd.archive.store import without_secrets
 from binlogd.errors import Refused
 from binlogd.snapshot.bases.choice import Needs, choose
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import HandleKind
+from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.snapshot.spec import FileEntry, TypeOptions
 from binlogd.snapshot.tables.built_on import Base, BaseReuse, open_base
 from binlogd.snapshot.tables.catalog import DdlBinlog, Origin, TablePlan, catalog

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from binlogd.archive.store import without_secrets
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.extras import require
 from binlogd.host.privacy import environment_of_children
 from binlogd.settings import sources
 from binlogd.settings.setup import Setup
+from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.spark.lake.place import LIBRARIES, place_of
 from binlogd.telemetry.logs import set_up_logging
 
@@ -87,6 +87,7 @@ class Arguments:
     base_time_zone: str = ""
     mode: str = "upsert"
     metrics_addr: str = ""
+    catalog: str = ""
 
     @property
     def is_lake(self) -> bool:
@@ -277,7 +278,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     from binlogd.spark.database import DatabaseSink
     from binlogd.spark.inputs import open_input
     from binlogd.spark.lake.manifest import Claim, mode_of
-    from binlogd.spark.lake.moving import Lake
+    from binlogd.spark.lake.moving import Lake, show
     from binlogd.spark.pipeline import Offsets
     from binlogd.spark.request import request
 
@@ -286,9 +287,10 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     checkpoint = _named(arguments.checkpoint)
     mine = Claim(Offsets(arguments.checkpoint, asked).pipeline(), checkpoint)
     if arguments.is_lake:
-        lake = Lake(place_of(arguments.into), mode_of(arguments.mode))
-        lake.manifest().read()  # which refuses a lake of another kind
+        lake = Lake(place_of(arguments.into), mode_of(arguments.mode), arguments.catalog)
+        now = lake.manifest().read()  # which refuses a lake of another kind
         lake.manifest().claim(mine, takes_over=arguments.takes_over)
+        show(lake, now, checks_all=True)  # a run may have been killed before all had their names
         return lake
     sink = DatabaseSink(setup, asked)
     sink.claim(mine, takes_over=arguments.takes_over)
@@ -371,6 +373,9 @@ def _asked_to_stop() -> Iterator[list[int]]:
 
 def _check_installed(arguments: Arguments) -> None:
     arguments.source_options()
+    kind = place_of(arguments.into).kind if arguments.is_lake else ""
+    if arguments.catalog and kind != "iceberg":
+        raise ConfigError(f"--catalog {arguments.catalog}: only --into iceberg:... has a catalog")
     if not arguments.is_lake and (arguments.tables or arguments.excluded):
         raise ConfigError("--tables and --except go with a lake; for syncer, [syncer] chooses")
     if arguments.mode != "upsert" and (arguments.base or not arguments.is_lake):
@@ -379,8 +384,7 @@ def _check_installed(arguments: Arguments) -> None:
             " anywhere (--from)"
         )
     require("spark", "pyspark", "pyarrow", "pandas")
-    if arguments.is_lake:
-        kind = place_of(arguments.into).kind
+    if kind:
         require(kind, LIBRARIES[kind])
 
 
@@ -389,7 +393,8 @@ def parsed(words: Sequence[str]) -> Arguments:
     parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
     for name in ("source", "into", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("from", "base", "base-time-zone", "tables", "except", "config", "metrics-addr"):
+    single = "from", "base", "base-time-zone", "tables", "except", "config", "metrics-addr"
+    for name in (*single, "catalog"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--mode", default="upsert")
     parser.add_argument("--follow", action="store_true")
@@ -414,4 +419,5 @@ def parsed(words: Sequence[str]) -> Arguments:
         base_time_zone=found["base_time_zone"],
         mode=found["mode"],
         metrics_addr=found["metrics_addr"],
+        catalog=found["catalog"],
     )

@@ -11,22 +11,26 @@ import time
 import urllib.request
 import zipfile
 from collections import deque
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
+from binlogd.snapshot.publishing.lake.iceberg import version_of
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.submit import is_worker_late, kept_aside
 from tests.support import recordings_reader
 from tests.support.appliance import into_mariadb, run
 from tests.support.data_directory import write_log
-from tests.support.logged import Logged, check_lake
+from tests.support.iceberg_catalogs import CATALOGS, NAME
+from tests.support.logged import Logged, check_lake, lake_rows
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, compare
 from tests.support.replay import SKIPPED
@@ -124,6 +128,31 @@ def scraped(address: str) -> str:
     return said
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_names_in_a_catalog_are_those_of_the_lake_however_often_the_pipeline_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged, url = archived(tmp_path, Options(seed=37, transactions=200, ddl_every=12))
+    into, named = f"iceberg:{tmp_path / 'lake'}", ("--batch", "25", "--catalog", NAME)
+    with CATALOGS["rest"](tmp_path, monkeypatch), closing(load_catalog(NAME)) as catalog:
+        for kills in (3, 1, 2):
+            killed_after_a_batch(words(url, into, tmp_path, *named), tmp_path, into, kills)
+        run(tmp_path, *words(url, into, tmp_path, *named)).check_returncode()
+        lake = Lake(place_of(into))
+        check_lake(logged, lake, logged.workload.model.last_commit_ts)
+        shown = {
+            ".".join(name): catalog.load_table(name)
+            for namespace in catalog.list_namespaces()
+            for name in catalog.list_tables(namespace)
+        }
+        tables = lake.manifest().read().tables
+        assert shown.keys() == tables.keys()
+        for name, table in tables.items():
+            assert version_of(shown[name]) == table.version
+            assert shown[name].scan().to_arrow().num_rows == lake_rows(lake, table).num_rows
+
+
 def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
     """A second pipeline, while the first one is at work."""
     (directory / "second").mkdir()
@@ -144,8 +173,8 @@ def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
             "expected delta:PLACE or iceberg:PLACE",
         ),
         (
-            ["--source", ".", "--into", "iceberg:gs://b/lake", "--checkpoint", "c"],
-            "a lake lies in a directory or in s3://",
+            ["--source", ".", "--into", "delta:gs://b/lake", "--checkpoint", "c"],
+            "use iceberg:gs://...",
         ),
         (
             ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],

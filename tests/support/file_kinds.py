@@ -99,6 +99,7 @@ WRITERS: dict[str, list[str]] = {
     "snapshot/writing/write.py": [_EXPORT],
     "spark/export_places.py": [_EXPORT],
     "spark/lake/manifest.py": [_LAKE],
+    "spark/lake/names.py": ["none: JSON with a checksum, by a reader of the archive's"],
     "spark/lake/seed.py": [_LAKE],
     "spark/submit.py": [_TRANSIENT],
     "tools/archive_log.py": ["sealed segment"],

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +24,12 @@ import pyarrow.fs as fs
 from binlogd.errors import ConfigError, GaveUp
 from binlogd.host.threads import Threads
 from binlogd.ports import Clock
+from binlogd.snapshot.publishing.file_systems import (
+    file_system,
+    remove_tree,
+    whole_object,
+    without_secrets,
+)
 from binlogd.snapshot.publishing.publish import LATEST
 from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
 
@@ -57,10 +62,10 @@ class Store:
 
     def __init__(self, uri: str, threads: Threads) -> None:
         try:
-            self._fs, self._root = fs.FileSystem.from_uri(uri)
+            self._fs, self._root = file_system(uri)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise ConfigError(f"--out {_without_secrets(uri)}: {error}") from error
-        self.place = _without_secrets(uri)
+            raise ConfigError(f"--out {without_secrets(uri)}: {error}") from error
+        self.place = without_secrets(uri)
         """The URI as it may be shown."""
         self._makes_bucket = "allow_bucket_creation=true" in uri.lower()
         self._threads = threads
@@ -68,7 +73,7 @@ class Store:
 
     async def check(self) -> None:
         """Whether snapshots can be there, before one is built. Raises ConfigError, StoreFailed."""
-        if not isinstance(self._fs, fs.S3FileSystem) or self._makes_bucket:
+        if self._fs.type_name not in ("s3", "gcs", "abfs") or self._makes_bucket:
             return
         bucket = self._root.partition("/")[0]
         found = await self._patiently(bucket, lambda: self._fs.get_file_info(bucket))
@@ -172,7 +177,7 @@ class Store:
         if has_manifest:
             path = f"{self._root}/{name}/{MANIFEST_NAME}"
             await self._patiently(name, lambda: self._fs.delete_file(path))
-        await self._patiently(name, lambda: self._fs.delete_dir(f"{self._root}/{name}"))
+        await self._patiently(name, lambda: remove_tree(self._fs, f"{self._root}/{name}"))
 
     async def _patiently(self, what: str, call: Callable[[], T]) -> T:
         """Calls the store, again after a pause when it fails."""
@@ -194,24 +199,19 @@ class Store:
             return content
 
     def _put(self, file: Path, name: str) -> None:
-        with file.open("rb") as source, self._open(name) as stream:
+        with file.open("rb") as source, self._fs.open_output_stream(self._at(name)) as stream:
             for block in _blocks(source):
                 stream.write(block)
 
     def _write(self, name: str, content: bytes) -> None:
-        with self._open(name) as stream:
+        with whole_object(self._fs, self._at(name)) as stream:
             stream.write(content)
 
-    def _open(self, name: str) -> Any:
+    def _at(self, name: str) -> str:
         path = f"{self._root}/{name}"
         if isinstance(self._fs, fs.LocalFileSystem):
             self._fs.create_dir(path.rpartition("/")[0])
-        return self._fs.open_output_stream(path)
-
-
-def _without_secrets(uri: str) -> str:
-    parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+        return path
 
 
 def prefix_of(snapshot: Path, manifest: Manifest) -> str:

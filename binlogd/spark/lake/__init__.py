@@ -6,6 +6,7 @@
     root/_schema/<commit_ts>    the upstream's schema at that moment, for the next batch
     root/_schema/<...>.columns  of a changelog: which columns its tables have come to
     root/catalog.db             names for readers (Iceberg in a directory only)
+    root/_catalog.json          the names that a catalog of the user's has, of files in `_names/`
 
 `tables.json` is the one thing that decides. A batch begins with the versions that it names, makes
 new ones that nobody is told of, and ends by naming those, in one write. Who is killed in between

@@ -32,6 +32,7 @@ from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import parquet_files_to_data_files, pyarrow_to_schema
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, version_of
@@ -200,7 +201,7 @@ class Iceberg:
                 ):
                     snapshot.append_data_file(file)
         if len(table.snapshots()) % TIDY_EVERY == 0:
-            _forget(table, *self._place.filesystem(head.directory))
+            _forget(table, end, *self._place.filesystem(head.directory))
         return _head(head, table)
 
 
@@ -212,16 +213,25 @@ def _head(head: LakeTable, table: Table) -> LakeTable:
     return LakeTable(head.table_id, head.directory, version_of(table), where, rows, files)
 
 
-def _forget(table: Table, system: FileSystem, path: str) -> None:
+def _forget(table: Table, end: int, system: FileSystem, path: str) -> None:
     """Versions that are old, and files that are old and in no version: of those, or of a batch that
-    was killed."""
-    now = datetime.fromtimestamp(WallClock().wall_ms() / 1000, UTC)
-    table.maintenance.expire_snapshots().older_than(now - SNAPSHOT_AGE).commit()
+    was killed. The version before this batch stays: it is begun with again if this one is killed.
+    """
+    limit = datetime.fromtimestamp(WallClock().wall_ms() / 1000, UTC) - SNAPSHOT_AGE
+    before = [each for each in table.snapshots() if _end_of(each) != end]
+    old = [each.snapshot_id for each in before[:-1] if each.timestamp_ms < limit.timestamp() * 1000]
+    if old:
+        table.maintenance.expire_snapshots().by_ids(old).commit()
     kept = {name.removeprefix(table.location() + "/") for name in _named(table)}
     for info in system.get_file_info(FileSelector(path, recursive=True)):
         name = info.path.removeprefix(path + "/")
-        if info.is_file and name not in kept and info.mtime < now - SNAPSHOT_AGE:
+        if info.is_file and name not in kept and info.mtime < limit:
             system.delete_file(info.path)
+
+
+def _end_of(snapshot: Snapshot) -> int:
+    assert snapshot.summary is not None, "each version is made with one"
+    return int(snapshot.summary.additional_properties[COMMIT_TS_KEY])
 
 
 def _named(table: Table) -> Iterator[str]:

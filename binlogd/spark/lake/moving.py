@@ -57,10 +57,12 @@ _LOST = (
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake by its place: nothing of it is open, so it travels to workers."""
+    """A lake by its place: nothing of it is open, so it travels to workers. `catalog` is the name
+    of an Iceberg catalog that has its tables too, or ""."""
 
     place: LakeLocation
     mode: LakeMode = "upsert"
+    catalog: str = ""
 
     def manifest(self) -> LakeManifest:
         """Raises ConfigError."""
@@ -247,7 +249,12 @@ def finish(
     return now
 
 
-def show(lake: Lake, now: LakeTables) -> None:
-    """Lets readers find the tables by name, where the kind of lake has such a thing."""
+def show(lake: Lake, now: LakeTables, *, checks_all: bool = False) -> None:
+    """Lets readers find the tables by name, where the kind of lake has such a thing; what a batch
+    did not touch is looked at with `checks_all` alone. Raises CatalogFailed, PipelineStopped."""
     with closing(lake.kind()) as kind:
         kind.show(now)
+    if lake.catalog:
+        from binlogd.spark.lake.names import CatalogNames
+
+        CatalogNames(lake.place, lake.catalog).follow(now, checks_all=checks_all)

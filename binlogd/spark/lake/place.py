@@ -2,8 +2,8 @@
 
 One URL says it all, as for exports and archives: pyarrow's, with options behind a `?`
 (`s3://bucket/lake?endpoint_override=minio:9000&scheme=http&region=eu-1`). Without them each library
-looks into the environment (`AWS_ACCESS_KEY_ID`, ...). Other stores than S3 are refused: what
-libraries promise of commits there was never tried.
+looks into the environment (`AWS_ACCESS_KEY_ID`, ...). Stores whose commits could not be tried with
+a library are refused for it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from binlogd.errors import ConfigError
+from binlogd.snapshot.publishing.file_systems import azure_options, file_system, without_secrets
 
 Kind = Literal["delta", "iceberg"]
 KINDS: tuple[Kind, ...] = ("delta", "iceberg")
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 
 _KNOWN = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation"})
+_TRIED = {"delta": ("s3", "abfss"), "iceberg": ("s3", "gs")}
+_BY_PYARROW = "pyiceberg.io.pyarrow.PyArrowFileIO"
+_FOR_EVER_MS = str(253402300799000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,15 @@ class LakeLocation:
         return "://" not in self.url
 
     @property
+    def _scheme(self) -> str:
+        return urlsplit(self.url).scheme
+
+    @property
     def bare(self) -> str:
         """A URL without options and secrets."""
         if self.is_local:
             return Path(self.url).as_uri()
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+        return without_secrets(self.url)
 
     @property
     def shown(self) -> str:
@@ -57,11 +64,20 @@ class LakeLocation:
         """By pyarrow, with the path of a table."""
         if self.is_local:
             return LocalFileSystem(), f"{self.url}/{directory}"
-        system, root = FileSystem.from_uri(self.url)
+        system, root = file_system(self.url)
         return system, f"{root.rstrip('/')}/{directory}"
 
     def delta_options(self) -> dict[str, str]:
-        """For delta-rs. Source: object_store, AmazonS3ConfigKey."""
+        """For delta-rs. Source: object_store, AmazonS3ConfigKey, AzureConfigKey."""
+        if self._scheme == "abfss":
+            azure = azure_options(self.url)
+            names = {"account_name": "ACCOUNT_NAME", "account_key": "ACCOUNT_KEY"}
+            found = {f"AZURE_STORAGE_{names[name]}": azure[name] for name in names if name in azure}
+            if end := azure.get("blob_storage_authority"):
+                scheme = azure["blob_storage_scheme"]
+                found["AZURE_STORAGE_ENDPOINT"] = f"{scheme}://{end}/{azure['account_name']}"
+                found["AZURE_ALLOW_HTTP"] = str(scheme == "http").lower()
+            return found
         names = {
             "key": "AWS_ACCESS_KEY_ID",
             "secret": "AWS_SECRET_ACCESS_KEY",
@@ -76,6 +92,13 @@ class LakeLocation:
 
     def iceberg_properties(self) -> dict[str, str]:
         """For pyiceberg. Source: pyiceberg.io."""
+        if self._scheme == "gs":
+            found = {"py-io-impl": _BY_PYARROW}
+            if end := self._given().get("endpoint"):
+                found["gcs.service.host"] = end
+            if urlsplit(self.url).username == "anonymous":  # pyiceberg knows nobody without a token
+                found |= {"gcs.oauth2.token": "none", "gcs.oauth2.token-expires-at": _FOR_EVER_MS}
+            return found
         names = {
             "key": "s3.access-key-id",
             "secret": "s3.secret-access-key",
@@ -105,18 +128,19 @@ def place_of(into: str) -> LakeLocation:
     found = next((each for each in KINDS if each == kind), None)
     if found is None or not url:
         raise ConfigError(
-            f"--into {into}: expected delta:PLACE or iceberg:PLACE (a directory or s3://...), or"
+            f"--into {into}: expected delta:PLACE or iceberg:PLACE (a directory, s3://...), or"
             " syncer for what [syncer] names"
         )
     if urlsplit(url).scheme in ("", "file"):
         return LakeLocation(found, str(Path(url.removeprefix("file://")).absolute()))
     parts = urlsplit(url)
-    if parts.scheme != "s3":
-        hint = "; S3 is s3:// here" if parts.scheme in ("s3a", "s3n") else ""
-        raise ConfigError(
-            f"--into {kind}:{parts.scheme}://...: a lake lies in a directory or in s3://; its"
-            f" commits were never tried in another store{hint}"
-        )
+    if parts.scheme not in _TRIED[found]:
+        raise ConfigError(f"--into {kind}:{parts.scheme}://...: {_refused(found, parts.scheme)}")
+    if parts.scheme == "abfss":
+        try:
+            azure_options(url)
+        except ValueError as error:
+            raise ConfigError(f"--into {kind}:abfss://...: {error}") from error
     unknown = sorted(dict(parse_qsl(parts.query)).keys() - _KNOWN)
     if unknown:
         raise ConfigError(
@@ -124,3 +148,19 @@ def place_of(into: str) -> LakeLocation:
             f" {', '.join(sorted(_KNOWN))}; all else comes from the environment (AWS_...)"
         )
     return LakeLocation(found, url.rstrip("/"))
+
+
+def _refused(kind: Kind, scheme: str) -> str:
+    if scheme in ("s3a", "s3n"):
+        return "S3 is s3:// here"
+    if scheme in ("abfs", "az", "azure", "wasb", "wasbs"):
+        return "Azure is abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH here"
+    if (kind, scheme) == ("delta", "gs"):
+        return (
+            "delta-rs writes to Google's store in a way that no server here could try: use"
+            " iceberg:gs://..."
+        )
+    if (kind, scheme) == ("iceberg", "abfss"):
+        return "pyiceberg does not find what has such a name: use delta:abfss://..."
+    tried = ", ".join(f"{each}://" for each in _TRIED[kind])
+    return f"a lake of {kind} lies in a directory, {tried}; its commits were never tried there"

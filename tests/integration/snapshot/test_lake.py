@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
+from binlogd.snapshot.publishing.lake import catalogs
+from binlogd.snapshot.publishing.lake.catalogs import CatalogFailed
 from binlogd.snapshot.publishing.lake.register import Lake, LakeRoot, register
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
+from tests.support.iceberg_catalogs import CATALOGS, NAME, described
 from tests.support.snapshots import Columns, snapshot
 
 FIRST: Columns = [
@@ -103,3 +108,25 @@ def test_a_version_outlives_the_snapshot_that_it_came_from(tmp_path: Path) -> No
     for file in path.rglob("*.parquet"):
         file.unlink()
     assert versions("delta", tmp_path) == {100: plain(FIRST)}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["rest", "glue"])
+def test_snapshots_go_into_a_catalog_of_the_user_s(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CATALOGS[kind](tmp_path, monkeypatch), closing(load_catalog(NAME)) as catalog:
+        place = LakeRoot("iceberg", tmp_path / "lake", NAME)
+        catalog.create_namespace("shop", {"location": (tmp_path / "shop").as_uri()})
+        for commit_ts, columns in ((100, FIRST), (200, SECOND), (300, FIRST)):
+            register(place, *snapshot(tmp_path, commit_ts, columns))
+            assert catalog.load_table("shop.t").scan().to_arrow().to_pydict() == plain(columns)
+
+
+def test_a_catalog_that_does_not_answer_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogs, "RETRY_S", 0.001)
+    described(monkeypatch, uri="http://127.0.0.1:1")
+    with pytest.raises(CatalogFailed, match=r"the catalog names: shop\.t: ConnectionError"):
+        register(LakeRoot("iceberg", tmp_path / "lake", NAME), *snapshot(tmp_path, 100, FIRST))

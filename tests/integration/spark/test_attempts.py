@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,20 @@ def test_files_of_an_attempt_that_never_committed_are_removed_when_they_are_old(
     after = merged(lake, head, 2)
     assert (left.exists(), young.exists()) == (False, True)
     assert (held(lake, head), held(lake, after)) == (BEFORE, AFTER)
+
+
+def test_the_version_before_a_batch_outlives_its_tidying_however_old_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tables.json` names it until the batch has ended, and who is killed before begins with it."""
+    monkeypatch.setattr(iceberg, "TIDY_EVERY", 1)
+    monkeypatch.setattr(iceberg, "SNAPSHOT_AGE", timedelta(0))
+    lake = Lake(place_of(f"iceberg:{tmp_path / 'lake'}"))
+    head = seeded(lake, "table-1")
+    with closing(lake.kind()) as kind:  # a batch that makes two versions
+        kind.merge(kind.rewrite(head, SCHEMA, rows(e=5).to_batches(), 6), SCHEMA, changes(1), 6)
+    assert held(lake, head) == BEFORE
+    assert held(lake, merged(lake, head, 1)) == AFTER
 
 
 def test_a_spark_that_speculates_is_refused_with_what_to_do() -> None:

@@ -8,11 +8,11 @@ back in time finds the columns of then.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -23,9 +23,15 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.update import AddSchemaUpdate, AssertCurrentSchemaId, SetCurrentSchemaUpdate
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    SetCurrentSchemaUpdate,
+    TableUpdate,
+)
 
-from binlogd.errors import ConfigError
+from binlogd.snapshot.publishing.lake.catalogs import NamedCatalog
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY, LakeError, Registered
 from binlogd.snapshot.spec import TableEntry
 
@@ -33,21 +39,28 @@ CATALOG_FILE = "catalog.db"
 
 
 class Committer:
-    """One catalog. Raises ConfigError where the user's own cannot be had."""
+    """One catalog."""
 
     def __init__(self, root: Path, catalog: str | None) -> None:
-        self._catalog = _own_catalog(root) if catalog is None else _catalog_of(catalog)
+        if catalog is not None:
+            self._catalog = NamedCatalog(catalog, {})
+            return
+        root.mkdir(parents=True, exist_ok=True)
+        place = root.absolute()
+        properties = {"type": "sql", "uri": f"sqlite:///{place / CATALOG_FILE}"}
+        self._catalog = NamedCatalog("binlogd", {**properties, "warehouse": place.as_uri()})
 
     def commit(self, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
-        """Replaces the contents of a table, made if need be. Raises LakeError."""
-        try:
-            return self._commit(entry, files, commit_ts)
-        except (CommitFailedException, ValidationError, ValueError, NotImplementedError) as error:
-            raise LakeError("Iceberg", f"{entry.database}.{entry.table}", str(error)) from error
+        """Replaces the contents of a table, made if need be. Raises LakeError, CatalogFailed, and
+        ConfigError where the user's own catalog cannot be had."""
+        act = partial(_commit, entry, files, commit_ts)
+        return self._catalog.ask(f"{entry.database}.{entry.table}", act)
 
-    def _commit(self, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
+
+def _commit(entry: TableEntry, files: list[Path], commit_ts: int, catalog: Catalog) -> Registered:
+    try:
         schema = pyarrow_to_schema(pq.read_schema(files[0]))
-        table = self._table(entry, schema)
+        table = _table(entry, schema, catalog)
         known = _commit_ts_of(table)
         if known is not None and known >= commit_ts:
             return _registered(entry, table, is_new=False)
@@ -58,46 +71,41 @@ class Committer:
                 changes.delete(AlwaysTrue(), snapshot_properties=properties)
             changes.add_files([file.absolute().as_uri() for file in files], properties)
         return _registered(entry, table.refresh(), is_new=True)
-
-    def _table(self, entry: TableEntry, schema: Schema) -> Table:
-        name = (entry.database, entry.table)
-        try:
-            return self._catalog.load_table(name)
-        except NoSuchTableError:
-            with contextlib.suppress(NamespaceAlreadyExistsError):
-                self._catalog.create_namespace((entry.database,))
-            return self._catalog.create_table(name, schema)
+    except (CommitFailedException, ValidationError, ValueError, NotImplementedError) as error:
+        raise LakeError("Iceberg", f"{entry.database}.{entry.table}", str(error)) from error
 
 
-def _own_catalog(root: Path) -> Catalog:
-    root.mkdir(parents=True, exist_ok=True)
-    place = root.absolute()
-    return SqlCatalog("binlogd", uri=f"sqlite:///{place / CATALOG_FILE}", warehouse=place.as_uri())
-
-
-def _catalog_of(name: str) -> Catalog:
+def _table(entry: TableEntry, schema: Schema, catalog: Catalog) -> Table:
+    name = (entry.database, entry.table)
     try:
-        return load_catalog(name)
-    except ValueError as error:
-        raise ConfigError(
-            f"the Iceberg catalog {name} is not configured ({error}): describe it in"
-            " ~/.pyiceberg.yaml or in PYICEBERG_CATALOG__..."
-        ) from error
+        return catalog.load_table(name)
+    except NoSuchTableError:
+        with contextlib.suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace((entry.database,))
+        return catalog.create_table(name, schema)
 
 
 def set_schema(changes: Transaction, table: Table, schema: Schema) -> None:
     """Makes this the schema of a table; the ids are TiDB's, not those that a catalog gives out."""
-    if _same(table.schema(), schema):
+    _, updates = schema_updates(table.metadata, schema)
+    if not updates:
         return
-    numbers = [each.schema_id for each in table.metadata.schemas]
-    same = next((each for each in table.metadata.schemas if _same(each, schema)), None)
-    number = same.schema_id if same is not None else max(numbers) + 1
-    fresh = Schema(*schema.fields, schema_id=number)
-    updates = [] if same is not None else [AddSchemaUpdate(schema=fresh)]
     changes._apply(  # noqa: SLF001 - what update_schema() itself ends in; it gives out new ids
-        (*updates, SetCurrentSchemaUpdate.model_validate({"schema-id": number})),
+        updates,
         (AssertCurrentSchemaId.model_validate({"current-schema-id": table.schema().schema_id}),),
     )
+
+
+def schema_updates(held: TableMetadata, schema: Schema) -> tuple[int, tuple[TableUpdate, ...]]:
+    """The number that a schema has in a table, and what makes it the current one."""
+    same = next((each.schema_id for each in held.schemas if _same(each, schema)), None)
+    if same == held.current_schema_id:
+        return same, ()
+    number = max(each.schema_id for each in held.schemas) + 1 if same is None else same
+    current = SetCurrentSchemaUpdate.model_validate({"schema-id": number})
+    if same is not None:
+        return number, (current,)
+    return number, (AddSchemaUpdate(schema=Schema(*schema.fields, schema_id=number)), current)
 
 
 def _same(one: Schema, other: Schema) -> bool:

@@ -1,0 +1,100 @@
+"""Iceberg catalogs for the tests, each described to pyiceberg as a user describes it.
+
+SQL needs no server. REST is Apache Iceberg's own (`make setup-soak`), Glue is moto's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from pyiceberg import catalog
+from pyiceberg.utils.config import Config
+
+from tests.support.ports import free_port
+from tests.support.s3 import s3_server
+from tests.support.tried import library, tried
+
+NAME = "names"
+"""Of the catalog in pyiceberg's configuration."""
+JARS = Path(__file__).parents[2] / ".venv" / "iceberg-rest"
+START_TIMEOUT_S = 120.0
+
+
+def described(monkeypatch: pytest.MonkeyPatch, **properties: str) -> None:
+    """Tells pyiceberg of a catalog, here and in processes that begin here."""
+    for name, value in properties.items():
+        key = name.upper().replace("_", "__") if name.startswith(("glue", "s3")) else name.upper()
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__{NAME.upper()}__{key}", value)
+    monkeypatch.setattr(catalog, "_ENV_CONFIG", Config())
+
+
+@contextmanager
+def sql_catalog(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A SQLite file."""
+    described(monkeypatch, uri=f"sqlite:///{directory / 'names.db'}")
+    yield
+
+
+@contextmanager
+def rest_catalog(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A real server in a process of its own."""
+    jars = list(JARS.glob("iceberg-open-api-*-test-fixtures.jar"))
+    assert jars, f"no REST catalog in {JARS}: run `make setup-soak`"
+    port = free_port()
+    told = {
+        "CATALOG_URI": f"jdbc:sqlite:{directory / 'rest.db'}",
+        "CATALOG_WAREHOUSE": (directory / "warehouse").as_uri(),
+        "CATALOG_REST_PORT": str(port),
+    }
+    java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
+    with (directory / "rest.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*java, "org.apache.iceberg.rest.RESTCatalogServer"],
+            env={**os.environ, **told},
+            stdout=log,
+            stderr=log,
+            cwd=directory,
+        )
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(port):  # until it does, ends or takes too long
+            assert process.poll() is None, (directory / "rest.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        tried("Iceberg's REST catalog", jars[0].name.split("-")[3])
+        described(monkeypatch, uri=f"http://127.0.0.1:{port}")
+        yield
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/v1/config", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@contextmanager
+def glue_catalog(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """AWS Glue's interface, by moto."""
+    del directory
+    library("moto")
+    with s3_server() as server:
+        where = f"http://127.0.0.1:{server.port}"
+        for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        described(monkeypatch, type="glue", glue_endpoint=where, glue_region="us-east-1")
+        yield
+
+
+CATALOGS = {"sql": sql_catalog, "rest": rest_catalog, "glue": glue_catalog}

@@ -1,0 +1,148 @@
+"""Object stores at ports of this machine: moto's S3, and Google's and Azure's by their doubles.
+
+Those, fake-gcs-server and Azurite, come with `make setup-soak`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from binlogd.snapshot.publishing.file_systems import ACCOUNT_KEY, azure_options, file_system
+from binlogd.spark.lake.place import LakeLocation
+from tests.support.ports import free_port
+from tests.support.s3 import s3_server
+from tests.support.tried import tried
+
+VENV = Path(__file__).parents[2] / ".venv"
+AZURITE = VENV / "azurite" / "node_modules" / "azurite"
+START_TIMEOUT_S = 120.0
+_ACCOUNT = "devstoreaccount1"
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Azurite's own, of its documentation."""
+_NUMBERS = itertools.count()
+
+Urls = Callable[[str], str]
+"""The URL of a path in a bucket of its own."""
+
+
+@contextmanager
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Urls]:
+    """Amazon's interface."""
+    del monkeypatch
+    with s3_server() as server:
+        yield server.url
+
+
+@contextmanager
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Urls]:
+    """Google's."""
+    del monkeypatch
+    program, port = VENV / "bin" / "fake-gcs-server", free_port()
+    assert program.exists(), f"no {program}: run `make setup-soak`"
+    where = f"127.0.0.1:{port}"
+    more = ["-public-host", where, "-external-url", f"http://{where}", "-log-level", "error"]
+    words = [program, "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1"]
+    with _running(
+        [str(each) for each in (*words, "-port", port, *more)],
+        f"http://{where}/_internal/healthcheck",
+    ):
+        tried("Google Cloud Storage, by fake-gcs-server", _module_version(program))
+
+        def url(path: str) -> str:
+            bucket = f"bucket-{next(_NUMBERS)}"
+            body = json.dumps({"name": bucket}).encode()
+            made = Request(
+                f"http://{where}/storage/v1/b?project=p", body, {"Content-Type": "application/json"}
+            )
+            urlopen(made, timeout=30).close()
+            return f"gs://anonymous@{bucket}/{path}?endpoint_override={where}&scheme=http"
+
+        yield url
+
+
+@contextmanager
+def azure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Urls]:
+    """Microsoft's, of an account without a hierarchy of names."""
+    described = AZURITE / "package.json"
+    assert described.exists(), f"no {AZURITE}: run `make setup-soak`"
+    port = free_port()
+    where = f"127.0.0.1:{port}"
+    program = str(AZURITE / "dist" / "src" / "blob" / "main.js")
+    more = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
+    monkeypatch.setenv(ACCOUNT_KEY, _KEY)
+    with _running(["node", program, "--blobPort", str(port), *more], f"http://{where}/"):
+        tried("Azure Blob Storage, by Azurite", json.loads(described.read_text())["version"])
+
+        def url(path: str) -> str:
+            place = f"abfss://bucket-{next(_NUMBERS)}@{_ACCOUNT}.dfs.core.windows.net/{path}"
+            found = f"{place}?endpoint_override={where}&scheme=http"
+            system, root = file_system(found)
+            system.create_dir(root.split("/")[0])
+            return found
+
+        yield url
+
+
+@contextmanager
+def listing_from(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets delta-rs ask Azurite by `tests.support.azurite_proxy`; all others ask itself."""
+    port, end = free_port(), azure_options(url)["blob_storage_authority"]
+    proxy = [sys.executable, "-m", "tests.support.azurite_proxy", str(port), end.split(":")[1]]
+    plain = LakeLocation.delta_options
+
+    def by_proxy(place: LakeLocation) -> dict[str, str]:
+        where = f"http://127.0.0.1:{port}/{_ACCOUNT}"
+        return {**plain(place), "AZURE_STORAGE_ENDPOINT": where}
+
+    monkeypatch.setattr(LakeLocation, "delta_options", by_proxy)
+    with _running(proxy, f"http://127.0.0.1:{port}/"):
+        yield
+
+
+STORES: dict[str, Callable[[pytest.MonkeyPatch], AbstractContextManager[Urls]]] = {
+    "s3": s3,
+    "gcs": gcs,
+    "azure": azure,
+}
+
+
+@contextmanager
+def _running(words: list[str], asked: str) -> Iterator[None]:
+    process = subprocess.Popen(
+        words, cwd=VENV.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(asked):  # until it does, ends or takes too long
+            assert process.poll() is None, words
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def _answers(url: str) -> bool:
+    try:
+        urlopen(url, timeout=5).close()
+    except OSError as error:
+        return hasattr(error, "code")  # it refuses, so it is there
+    return True
+
+
+def _module_version(program: Path) -> str:
+    said = subprocess.run(
+        ["go", "version", "-m", program], capture_output=True, text=True, check=True
+    )
+    return next(line.split()[2] for line in said.stdout.splitlines() if line.split()[:1] == ["mod"])
