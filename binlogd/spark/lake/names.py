@@ -46,7 +46,7 @@ from pyiceberg.table.update import (
     UpgradeFormatVersionUpdate,
 )
 
-from binlogd.archive.store import Document
+from binlogd.archive.store import ArchiveStore, Document
 from binlogd.log.checked_text import checksummed_json
 from binlogd.snapshot.publishing.lake.catalogs import NamedCatalog
 from binlogd.snapshot.publishing.lake.iceberg import schema_updates
