@@ -18,13 +18,15 @@ import pytest
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
+from binlogd.spark.lake.manifest import MODES, LakeMode
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.submit import is_worker_late, kept_aside
 from tests.support import recordings_reader
 from tests.support.appliance import into_mariadb, run
+from tests.support.changelogs import check_as_kept
 from tests.support.data_directory import write_log
-from tests.support.logged import Logged, check_lake
+from tests.support.logged import Logged
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, compare
 from tests.support.replay import SKIPPED
@@ -62,9 +64,9 @@ def started(command: list[str], directory: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def killed_after_a_batch(command: list[str], directory: Path, into: str, batches: int) -> None:
+def killed_after_a_batch(command: list[str], directory: Path, lake: Lake, batches: int) -> None:
     """SIGKILL to the pipeline, when so many batches more are in the lake."""
-    manifest = Lake(place_of(into)).manifest()
+    manifest = lake.manifest()
     before = manifest.read().commit_ts
     process = started(command, directory)
     until = time.monotonic() + PATIENCE_S
@@ -81,25 +83,27 @@ def killed_after_a_batch(command: list[str], directory: Path, into: str, batches
 
 @pytest.mark.soak  # in short: the page tutorial-data, and in one process test_base_loader
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("kind", "kills"), [(kind, kills) for kills in (0, 6) for kind in KINDS])
 def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
-    kind: str, kills: int, tmp_path: Path
+    kind: str, kills: int, mode: LakeMode, tmp_path: Path
 ) -> None:
     options = Options(seed=31 + kills, transactions=80 + 60 * kills, ddl_every=20)
     logged, url = archived(tmp_path, options)
     into = f"{kind}:{tmp_path / 'lake'}"
-    command, end = words(url, into, tmp_path, "--batch", "60"), logged.workload.model.last_commit_ts
+    lake, end = Lake(place_of(into), mode), logged.workload.model.last_commit_ts
+    command = words(url, into, tmp_path, "--mode", mode, "--batch", "60")
     for _ in range(kills):
-        killed_after_a_batch(command, tmp_path, into, 1)
+        killed_after_a_batch(command, tmp_path, lake, 1)
     following = started([*command, "--follow", "--interval", "0.1"], tmp_path)
     until = time.monotonic() + PATIENCE_S
-    while Lake(place_of(into)).manifest().read().commit_ts < end and time.monotonic() < until:
+    while lake.manifest().read().commit_ts < end and time.monotonic() < until:
         assert following.poll() is None, "it ended before it was asked to"
         time.sleep(0.05)
-    check_refused(url, into, tmp_path)
+    check_refused(url, into, tmp_path, "--mode", mode)
     following.send_signal(signal.SIGTERM)
     assert following.wait(PATIENCE_S) == 0
-    check_lake(logged, Lake(place_of(into)), end)
+    check_as_kept(logged, lake, end)
     events = [json.loads(line)["event"] for line in (tmp_path / "said").read_text().splitlines()]
     assert "batch_done" in events, "its own log, and no line of Spark's"
 
@@ -130,6 +134,10 @@ def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
         (
             ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],
             "--option takes NAME=VALUE",
+        ),
+        (
+            ["--source", ".", "--into", "syncer", "--checkpoint", "c", "--mode", "changelog"],
+            "--mode changelog goes with a lake",
         ),
     ],
 )

@@ -115,13 +115,14 @@ class Pipeline:
         step: Callable[[], None],
     ) -> None:
         step()
-        written: list[pa.RecordBatch] = []
+        names: dict[str, list[str]] = {}
         for part in parts:
-            written += appending.write(self._lake, batch, part)
+            for written in appending.write(self._lake, batch, part):
+                for directory, name in zip(*written.to_pydict().values(), strict=True):
+                    names.setdefault(directory, []).append(name)
             step()
-        by_table = pa.Table.from_batches(written, appending.WRITTEN).sort_by("directory")
         heads = {each.directory: each for each in now.tables.values()}
-        for done in appending.commit(self._lake, batch, heads.copy(), by_table.to_batches()):
+        for done in appending.commit(self._lake, batch, heads.copy(), sorted(names.items())):
             heads[done.head.directory] = done.head
             step()
         appending.finish(self._lake, batch, heads)

@@ -20,9 +20,8 @@ from binlogd.snapshot.spec import ChangesOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, results
 from binlogd.snapshot.writing.rows import RowsAsOf
+from binlogd.snapshot.writing.table_arrays import CHUNK_BYTES, CHUNK_ROWS
 from binlogd.snapshot.writing.writer import (
-    CHUNK_BYTES,
-    CHUNK_ROWS,
     arrow_columns,
     directory_name,
     schema_of,
