@@ -250,21 +250,26 @@ class LakeTarget:
     def _append(
         self, rows: DataFrame, batch: ChangelogBatch, heads: dict[str, LakeTable]
     ) -> list[appending.Appended]:
-        """Parts are written wherever they are, and committed by one task a table, side by side."""
-        lake = self.lake
+        """Parts are written wherever they are, and committed by one task a table, side by side.
+
+        Names of files are new in each attempt. So they are collected and not shuffled: Spark would
+        do all of a job again for a lost one of them, or give it up.
+        """
+        lake, spark, names = self.lake, rows.sparkSession, dict[str, list[str]]()
+        written = partial(appending.write, lake, batch)
+        for row in rows.mapInArrow(written, "directory STRING, name STRING").collect():
+            names.setdefault(row["directory"], []).append(row["name"])
+        files = sorted(names.items())
 
         def commit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            versions = appending.commit(lake, batch, heads, batches)
+            numbers = (number for each in batches for number in each.column(0).to_pylist())
+            versions = appending.commit(lake, batch, heads, map(files.__getitem__, numbers))
             done = [msgspec.json.encode(each) for each in versions]
             yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], ["appended"])
 
-        found = (
-            rows.mapInArrow(partial(appending.write, lake, batch), "directory STRING, name STRING")
-            .repartition(rows.sparkSession.sparkContext.defaultParallelism, "directory")
-            .sortWithinPartitions("directory")
-            .mapInArrow(commit, "appended BINARY")
-            .collect()
-        )
+        cores = max(1, min(len(files), spark.sparkContext.defaultParallelism))
+        tables = spark.range(0, len(files), 1, cores)
+        found = tables.mapInArrow(commit, "appended BINARY").collect()
         return [msgspec.json.decode(row["appended"], type=appending.Appended) for row in found]
 
     def _merge(

@@ -23,11 +23,13 @@ from pyiceberg.catalog import load_catalog
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.snapshot.publishing.lake.iceberg import version_of
+from binlogd.spark.lake.manifest import MODES, LakeMode
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.submit import is_worker_late, kept_aside
 from tests.support import recordings_reader
 from tests.support.appliance import into_mariadb, run
+from tests.support.changelogs import check_as_kept
 from tests.support.data_directory import write_log
 from tests.support.iceberg_catalogs import CATALOGS, NAME
 from tests.support.logged import Logged, check_lake, lake_rows
@@ -68,9 +70,9 @@ def started(command: list[str], directory: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def killed_after_a_batch(command: list[str], directory: Path, into: str, batches: int) -> None:
+def killed_after_a_batch(command: list[str], directory: Path, lake: Lake, batches: int) -> None:
     """SIGKILL to the pipeline, when so many batches more are in the lake."""
-    manifest = Lake(place_of(into)).manifest()
+    manifest = lake.manifest()
     before = manifest.read().commit_ts
     process = started(command, directory)
     until = time.monotonic() + PATIENCE_S
@@ -87,20 +89,22 @@ def killed_after_a_batch(command: list[str], directory: Path, into: str, batches
 
 @pytest.mark.soak  # in short: the page tutorial-data, and in one process test_base_loader
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("kind", "kills"), [(kind, kills) for kills in (0, 6) for kind in KINDS])
 def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
-    kind: str, kills: int, tmp_path: Path
+    kind: str, kills: int, mode: LakeMode, tmp_path: Path
 ) -> None:
     options = Options(seed=31 + kills, transactions=80 + 60 * kills, ddl_every=20)
     logged, url = archived(tmp_path, options)
     into = f"{kind}:{tmp_path / 'lake'}"
-    command, end = words(url, into, tmp_path, "--batch", "60"), logged.workload.model.last_commit_ts
+    lake, end = Lake(place_of(into), mode), logged.workload.model.last_commit_ts
+    command = words(url, into, tmp_path, "--mode", mode, "--batch", "60")
     for _ in range(kills):
-        killed_after_a_batch(command, tmp_path, into, 1)
+        killed_after_a_batch(command, tmp_path, lake, 1)
     more = "--follow", "--interval", "0.1", "--metrics-addr", "127.0.0.1:0"
     following = started([*command, *more], tmp_path)
     until = time.monotonic() + PATIENCE_S
-    while Lake(place_of(into)).manifest().read().commit_ts < end and time.monotonic() < until:
+    while lake.manifest().read().commit_ts < end and time.monotonic() < until:
         assert following.poll() is None, "it ended before it was asked to"
         time.sleep(0.05)
     (served,) = (each["addr"] for each in events(tmp_path) if each["event"] == "metrics_served")
@@ -108,10 +112,10 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
     while at_end not in scraped(served) and time.monotonic() < until:  # a little after the lake
         time.sleep(0.05)
     assert at_end in scraped(served)
-    check_refused(url, into, tmp_path)
+    check_refused(url, into, tmp_path, "--mode", mode)
     following.send_signal(signal.SIGTERM)
     assert following.wait(PATIENCE_S) == 0
-    check_lake(logged, Lake(place_of(into)), end)
+    check_as_kept(logged, lake, end)
     assert "batch_done" in {each["event"] for each in events(tmp_path)}, (
         "its own log, and no line of Spark's"
     )
@@ -135,11 +139,11 @@ def test_names_in_a_catalog_are_those_of_the_lake_however_often_the_pipeline_was
 ) -> None:
     logged, url = archived(tmp_path, Options(seed=37, transactions=200, ddl_every=12))
     into, named = f"iceberg:{tmp_path / 'lake'}", ("--batch", "25", "--catalog", NAME)
+    lake = Lake(place_of(into))
     with CATALOGS["rest"](tmp_path, monkeypatch), closing(load_catalog(NAME)) as catalog:
         for kills in (3, 1, 2):
-            killed_after_a_batch(words(url, into, tmp_path, *named), tmp_path, into, kills)
+            killed_after_a_batch(words(url, into, tmp_path, *named), tmp_path, lake, kills)
         run(tmp_path, *words(url, into, tmp_path, *named)).check_returncode()
-        lake = Lake(place_of(into))
         check_lake(logged, lake, logged.workload.model.last_commit_ts)
         shown = {
             ".".join(name): catalog.load_table(name)
@@ -179,6 +183,10 @@ def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
         (
             ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],
             "--option takes NAME=VALUE",
+        ),
+        (
+            ["--source", ".", "--into", "syncer", "--checkpoint", "c", "--mode", "changelog"],
+            "--mode changelog goes with a lake",
         ),
     ],
 )

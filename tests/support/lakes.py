@@ -121,14 +121,15 @@ class Pipeline:
         step: Callable[[], None],
     ) -> None:
         step()
-        written: list[pa.RecordBatch] = []
+        names: dict[str, list[str]] = {}
         for part in parts:
-            written += appending.write(self._lake, batch, part)
+            for written in appending.write(self._lake, batch, part):
+                for directory, name in zip(*written.to_pydict().values(), strict=True):
+                    names.setdefault(directory, []).append(name)
             step()
-        by_table = pa.Table.from_batches(written, appending.WRITTEN).sort_by("directory")
         heads = {each.directory: each for each in now.tables.values()}
         appended = list[appending.Appended]()
-        for done in appending.commit(self._lake, batch, heads, by_table.to_batches()):
+        for done in appending.commit(self._lake, batch, heads, sorted(names.items())):
             appended.append(done)
             step()
         appending.finish(self._lake, batch, now, appended)

@@ -35,10 +35,9 @@ from binlogd.snapshot.writing.files import (
     results,
 )
 from binlogd.snapshot.writing.rows import RowsAsOf
+from binlogd.snapshot.writing.table_arrays import CHUNK_BYTES, CHUNK_ROWS
 from binlogd.snapshot.writing.write import attempt_name
 from binlogd.snapshot.writing.writer import (
-    CHUNK_BYTES,
-    CHUNK_ROWS,
     arrow_columns,
     directory_name,
     schema_of,

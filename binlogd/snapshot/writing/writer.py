@@ -8,7 +8,6 @@ to the JVM only to have them written would cost as much as the decoding.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,25 +16,17 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from binlogd.errors import Corrupt, CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, mysql_type
-from binlogd.snapshot.log.datums import is_first, longs
 from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import ChangedKeys, GoneRows, keys_of_changes
 from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, results
-from binlogd.snapshot.writing.row_arrays import RowArrays
-from binlogd.snapshot.writing.rows import RowsAsOf
+from binlogd.snapshot.writing.table_arrays import TableArrays, by_table
 from binlogd.tidb.rewrite import Unconvertible
-from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
-
-CHUNK_ROWS = 16_384
-"""Rows that are turned into Arrow at a time."""
-CHUNK_BYTES = 16 << 20
 
 
 class Winner(NamedTuple):
@@ -66,7 +57,7 @@ def write(
     schemas = SchemaTracker.from_snapshot(tracker)
     current: TableWriter | None = None
     done: list[Written] = []
-    for of_table in _by_table(batches):
+    for of_table in by_table(batches):
         first = next(_winners(of_table.slice(0, 1)))
         if current is None or current.table_id != first.table_id:
             if first.table_id not in tables:
@@ -81,27 +72,6 @@ def write(
 def write_empty(plan: TablePlan, target: FileTarget) -> list[Written]:
     """The file of a table without rows, so that its columns are there to be read."""
     return TableWriter(plan, SchemaTracker(), target, "empty").close_empty()
-
-
-def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of one table each, so many that they may be decoded together."""
-    for batch in batches:
-        begins = np.flatnonzero(is_first(longs(batch, "table_id"))).tolist()
-        for begin, end in itertools.pairwise([*begins, len(batch)]):
-            rows = batch.column("row").slice(begin, end - begin)
-            for at, size in _chunks(rows):
-                yield batch.slice(begin + at, size)
-
-
-def _chunks(rows: pa.Array) -> Iterator[tuple[int, int]]:
-    """Where chunks of rows begin, and how many rows they have."""
-    sizes = pc.binary_length(rows).to_numpy(zero_copy_only=False)
-    begin = 0
-    while begin < len(rows):
-        total = np.cumsum(sizes[begin : begin + CHUNK_ROWS], dtype=np.int64)
-        count = max(1, int(np.searchsorted(total, CHUNK_BYTES, "right")))
-        yield begin, count
-        begin += count
 
 
 def _winners(batch: pa.RecordBatch) -> Iterator[Winner]:
@@ -141,8 +111,8 @@ class TableWriter:
     ) -> None:
         self.table_id = plan.info.id
         self._plan = plan
-        self._rows = RowsAsOf(plan, schemas)
         self._columns = arrow_columns(plan, target.types)
+        self._arrays = TableArrays(plan, schemas, self._columns)
         self._schema = schema_of(self._columns)
         self._files = table_files(plan, self._columns, target, part)
         self._key_type = self._files.key_type
@@ -155,7 +125,6 @@ class TableWriter:
             else:
                 self._changed = ChangedKeys(target.keys, plan, part)
         self._target, self._part, self._passed = target, part, 0
-        self._arrays = RowArrays(plan, self._columns, self._rows.decoder)
         self._problem = ""
 
     def add(self, winners: pa.RecordBatch) -> None:
@@ -179,7 +148,9 @@ class TableWriter:
         """Puts down the rows that keys held before they changed."""
         changes = list(_winners(winners))
         befores = [
-            self._decoded(each.before_version, each.before, each.commit_ts) if each.before else {}
+            self._arrays.decoded(each.before_version, each.before, each.commit_ts)
+            if each.before
+            else {}
             for each in changes
         ]
         try:
@@ -197,37 +168,12 @@ class TableWriter:
         losses = [
             self._files.losses.setdefault(each.column.name, Counter()) for each in self._columns
         ]
-        rows = puts.column("row")
-        try:
-            if self._rows.has_stand_ins:
-                arrays = self._one_by_one(puts, losses)
-            else:
-                arrays = self._arrays.arrays(rows, longs(puts, "schema_version"), losses)
-        except CorruptRow as error:
-            self._each_decoded(puts)  # tells which one it is
-            raise UnreadableRow(self._label(), 0, str(error)) from error
+        arrays = self._arrays.arrays(puts, losses)
         keys = None
         if self._key_type is not None:
             keys = keys_of_changes(puts.column("key"), self._key_type)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._files.add(batch, keys, rows.nbytes)
-
-    def _one_by_one(self, puts: pa.RecordBatch, losses: list[Counter[str]]) -> list[pa.Array]:
-        decoded = self._each_decoded(puts)
-        return [
-            each.build([row[each.column.id] for row in decoded], lost)
-            for each, lost in zip(self._columns, losses, strict=True)
-        ]
-
-    def _each_decoded(self, puts: pa.RecordBatch) -> list[dict[int, Value]]:
-        winners = _winners(puts)
-        return [self._decoded(each.schema_version, each.row, each.commit_ts) for each in winners]
-
-    def _decoded(self, version: int, row: bytes, commit_ts: int) -> dict[int, Value]:
-        try:
-            return self._rows.decode(version, row)
-        except CorruptRow as error:
-            raise UnreadableRow(self._label(), commit_ts, str(error)) from error
+        self._files.add(batch, keys, puts.column("row").nbytes)
 
     def close_empty(self) -> list[Written]:
         """A file without rows."""

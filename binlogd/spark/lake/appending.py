@@ -2,11 +2,11 @@
 
     batch = batch_of(...)                  what DDL did to which tables; by the driver (`changelog`)
     ... write(lake, batch, changes)        new files, and their names; by workers, part by part
-    ... commit(lake, batch, heads, names)  a version with these files; by workers, table by table
+    ... commit(lake, batch, heads, files)  a version with these files; by workers, table by table
     finish(lake, batch, heads)             one write makes it hold
 
 Nothing that is there is read or written anew. A file is nothing to a table before it is committed,
-so a task that is run again writes other ones, and Spark hands on the names of one attempt.
+so a task that is run again writes other ones, and what counts are the names that Spark accepted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlogd.errors import CorruptRow, UnknownTable, UnreadableRow
+from binlogd.errors import UnknownTable
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.row_arrays import RowArrays
-from binlogd.snapshot.writing.rows import RowsAsOf
+from binlogd.snapshot.writing.table_arrays import CHUNK_BYTES, CHUNK_ROWS, TableArrays
 from binlogd.snapshot.writing.writer import arrow_columns
 from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.changelog import (
@@ -41,10 +38,10 @@ from binlogd.spark.lake.changelog import (
 )
 from binlogd.spark.lake.files import FileWriter
 from binlogd.spark.lake.kinds import LakeFailed, LakeKind
-from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped, label
+from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake, show
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import PACKET_BYTES, PACKET_ROWS, PIECE_BYTES
+from binlogd.spark.lake.rows import PIECE_BYTES
 from binlogd.spark.rows import DELETE, INSERT, UPDATE
 from binlogd.tidb.schema import SchemaTracker
 
@@ -87,7 +84,7 @@ class _Layout(NamedTuple):
     """How rows of a table at a moment become columns of a changelog."""
 
     plan: TablePlan
-    arrays: RowArrays
+    arrays: TableArrays
     places: Sequence[str]
 
 
@@ -145,7 +142,7 @@ class _Part:
         for table_id in pc.unique(changes["table_id"]).to_pylist():
             held = self._held.setdefault(table_id, [])
             held.append(changes.filter(pc.equal(changes["table_id"], table_id)))
-            if _bytes(held) >= PACKET_BYTES or sum(map(len, held)) >= PACKET_ROWS:
+            if _bytes(held) >= CHUNK_BYTES or sum(map(len, held)) >= CHUNK_ROWS:
                 self._write(schemas, table_id)
         if sum(map(_bytes, self._held.values())) >= PIECE_BYTES:
             self._flush(schemas)
@@ -166,16 +163,11 @@ class _Part:
 
     def _write(self, schemas: SchemaTracker, table_id: int) -> None:
         changes = pa.Table.from_batches(self._held.pop(table_id)).combine_chunks().to_batches()[0]
-        versions = changes["schema_version"].to_numpy()
-        last_ts = changes["commit_ts"][-1].as_py()
-        layout = self._layout(schemas, table_id, last_ts, int(versions.max()))
+        newest = pc.max(changes["schema_version"]).as_py()
+        layout = self._layout(schemas, table_id, changes["commit_ts"][-1].as_py(), newest)
         if layout is None:
             return
-        losses = [Counter[str]() for _ in layout.places]
-        try:
-            arrays = layout.arrays.arrays(changes["row"], versions, losses)
-        except CorruptRow as error:
-            raise UnreadableRow(label(layout.plan), 0, f"{error} (up to {last_ts})") from error
+        arrays = layout.arrays.arrays(changes, [Counter[str]() for _ in layout.places])
         nothing = pa.nulls(len(changes), pa.string())
         marks = [changes[name] for name in ("commit_ts", "seq")]
         marks += [_OPS.take(changes["op"]), changes["key"], nothing]
@@ -194,7 +186,7 @@ class _Part:
         if kept is None or kept.plan.info is not table.info:
             plan = plan_of(table.database, table.info)
             columns = arrow_columns(plan, self._batch.types)
-            arrays = RowArrays(plan, columns, RowsAsOf(plan, schemas).decoder)
+            arrays = TableArrays(plan, schemas, columns)
             schema = self._batch.columns[self._directories[table_id]]
             kept = self._layouts[table_id] = _Layout(plan, arrays, places(schema, columns))
         return kept
@@ -227,14 +219,11 @@ def _bytes(held: Iterable[pa.RecordBatch]) -> int:
 
 
 def commit(
-    lake: Lake, batch: ChangelogBatch, heads: Heads, written: Iterable[pa.RecordBatch]
+    lake: Lake, batch: ChangelogBatch, heads: Heads, files: Iterable[tuple[str, Sequence[str]]]
 ) -> Iterator[Appended]:
-    """Versions with these files; they come sorted by table, with all of a table. Raises
-    PipelineStopped."""
-    rows = (row for each in written for row in zip(*map(pa.Array.to_pylist, each), strict=True))
+    """Versions of some tables, each with all of its files. Raises PipelineStopped."""
     with closing(lake.kind()) as kind:
-        for directory, files in groupby(rows, key=itemgetter(0)):
-            names = [name for _, name in files]
+        for directory, names in files:
             before = heads.get(directory)
             try:
                 head = _committed(kind, batch, directory, before, names)

@@ -4,27 +4,25 @@ there with the columns of now."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from binlogd.errors import CorruptRow, UnreadableRow
-from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.datums import arrow_stream
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.built_on import ColumnSource, traced
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import adapter
-from binlogd.snapshot.writing.rows import RowsAsOf
+from binlogd.snapshot.writing.table_arrays import TableArrays, by_table
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
 from binlogd.spark.lake.manifest import PipelineStopped, label
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.rewrite import Unconvertible
-from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 
 KEY_COLUMN = "_binlogd_key"
@@ -36,11 +34,8 @@ _WIDTHS = [[pa.int8(), pa.int16(), pa.int32(), pa.int64()], [pa.float32(), pa.fl
 PIECE_BYTES = 64 << 20
 PIECE_ROWS = 250_000
 """Of changes that are in memory together: whichever comes first."""
-PACKET_BYTES = 8 << 20
-PACKET_ROWS = 32_768
-"""Of changes that are decoded together, and travel so: whichever comes first."""
 PACKETS = pa.schema([("table_id", pa.int64()), ("puts", pa.binary()), ("gone", pa.binary())])
-"""`KeyChanges` of a table, each of its parts as an Arrow stream."""
+"""`KeyChanges` of a table that were decoded together, each of its parts as an Arrow stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,75 +107,32 @@ def _sources(before: TablePlan, after: TablePlan) -> list[ColumnSource | None]:
 
 # --- rows that changed -------------------------------------------------------------------------
 
-_Winner = tuple[int, int, int, bytes, bytes, int]
-"""table_id, op, schema_version, key, row, commit_ts."""
-_NAMES = ("table_id", "op", "schema_version", "key", "row", "commit_ts")
-
 
 def winners_by_table(
     batches: Iterable[pa.RecordBatch],
-) -> Iterator[tuple[int, Iterator[list[_Winner]]]]:
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
     """Winners that come sorted by table: each table with its winners, some at a time."""
-    return groupby(_pieces(batches), key=lambda piece: piece[0][0])
-
-
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[_Winner]]:
-    """Never of two tables."""
-    held: list[_Winner] = []
-    size = 0
-    for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in _NAMES]
-        winner: _Winner
-        for winner in zip(*columns, strict=True):
-            is_full = len(held) >= PACKET_ROWS or size >= PACKET_BYTES
-            if held and (is_full or held[0][0] != winner[0]):
-                yield held
-                held, size = [], 0
-            held.append(winner)
-            size += len(winner[3]) + len(winner[4])
-    if held:
-        yield held
+    return groupby(by_table(batches), key=lambda piece: piece["table_id"][0].as_py())
 
 
 def decoded(
     plan: TablePlan,
     schemas: SchemaTracker,
-    pieces: Iterable[Sequence[_Winner]],
+    pieces: Iterable[pa.RecordBatch],
     types: TypeOptions,
 ) -> Iterator[KeyChanges]:
     """Raises UnreadableRow, PipelineStopped."""
-    rows, columns, schema = (
-        RowsAsOf(plan, schemas),
-        arrow_columns(plan, types),
-        lake_schema(plan, types),
-    )
+    columns, schema = arrow_columns(plan, types), lake_schema(plan, types)
+    rows = TableArrays(plan, schemas, columns)
     for winners in pieces:
-        puts = [each for each in winners if each[1] != Op.DELETE]
-        values = _values(plan, rows, columns, puts)
-        losses: Counter[str] = Counter()
+        is_gone = pc.equal(winners["op"], Op.DELETE)
+        puts = winners.filter(pc.invert(is_gone))
         try:
-            arrays = [column.build(of, losses) for column, of in zip(columns, values, strict=True)]
-        except CorruptRow as error:
-            raise UnreadableRow(label(plan), puts[-1][5], str(error)) from error
-        keys = pa.array([each[3] for each in puts], pa.binary())
-        gone = pa.array([each[3] for each in winners if each[1] == Op.DELETE], pa.binary())
-        yield KeyChanges(pa.Table.from_arrays([*arrays, keys], schema=schema), gone)
-
-
-def _values(
-    plan: TablePlan, rows: RowsAsOf, columns: Sequence[ArrowColumn], puts: Sequence[_Winner]
-) -> list[list[Value]]:
-    values: list[list[Value]] = [[] for _ in columns]
-    for _, _, version, _, row, commit_ts in puts:
-        try:
-            found = rows.decode(version, row)
-        except CorruptRow as error:
-            raise UnreadableRow(label(plan), commit_ts, str(error)) from error
+            arrays = rows.arrays(puts, [Counter[str]() for _ in columns])
         except Unconvertible as error:
             raise PipelineStopped(f"{label(plan)}: {error}") from error
-        for column, into in zip(columns, values, strict=True):
-            into.append(found.get(column.column.id))
-    return values
+        made = pa.Table.from_arrays([*arrays, puts["key"]], schema=schema)
+        yield KeyChanges(made, winners.filter(is_gone)["key"])
 
 
 # --- changes that travel -----------------------------------------------------------------------

@@ -19,6 +19,7 @@ from binlogd.spark.lake.manifest import LakeTables, mode_of
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.request import request
+from binlogd.spark.submit import parsed
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import FieldType, job_from_json, table_to_json
 from binlogd.tidb.schema import SchemaTracker
@@ -139,6 +140,8 @@ def test_a_lake_stays_in_the_mode_that_it_began_with(logged: Logged, lake: Lake)
     Pipeline(logged, lake, tables="bank.accounts").run(0, moments(logged, 2)[0])
     with pytest.raises(ConfigError, match=r"a lake of the mode changelog: --mode changelog, or"):
         Lake(lake.place).manifest().read()
+    words = ["--source", "s", "--into", "delta:x", "--checkpoint", "c", "--mode"]
+    assert mode_of(parsed([*words, "changelog"]).mode) == lake.mode
     with pytest.raises(ConfigError, match="--mode append: expected upsert or changelog"):
         mode_of("append")
 

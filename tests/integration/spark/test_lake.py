@@ -19,6 +19,7 @@ from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError
 from binlogd.snapshot.tables.catalog import DdlBinlog
+from binlogd.snapshot.writing import table_arrays
 from binlogd.spark.lake import delta, iceberg, rows
 from binlogd.spark.lake.manifest import Claim, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake
@@ -97,7 +98,7 @@ def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
     logged: Logged, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "PIECE_ROWS", 4)  # as if a batch were larger than memory
-    monkeypatch.setattr(rows, "PACKET_ROWS", 3)
+    monkeypatch.setattr(table_arrays, "CHUNK_ROWS", 3)
     monkeypatch.setattr(delta, "TIDY_EVERY", 3)
     monkeypatch.setattr(iceberg, "SMALL_MAX", 1)
     monkeypatch.setattr(iceberg, "TIDY_EVERY", 1)
