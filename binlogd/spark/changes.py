@@ -6,9 +6,10 @@ a key is a DELETE of the old and a PUT of the new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
@@ -46,37 +47,43 @@ CHANGES = pa.schema(
 """`op` is that of rowkey, with UPDATE for a PUT of a row that was there, under whatever key; `row`
 of a DELETE is the row that went. A DDL has a `ddl_job_id` above 0 and no key."""
 
+_Change = tuple[int, int, bytes, bytes]
+"""seq, op, key, row."""
+_Run = tuple[int, int, int, int]
+"""commit_ts, table_id and schema_version of so many changes."""
+_PUT, _UPDATE, _DELETE = Op.PUT.value, Op.UPDATE.value, Op.DELETE.value
+
 
 def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
     """Batches of CHANGES, in commit order. Raises UnreadableRow."""
     handles = PerTable(lambda table: handle_of(table.info))
-    held: list[tuple[Any, ...]] = []
-    size = 0
+    held, runs, size = list[_Change](), list[_Run](), 0
     for step, seq in numbered(steps):
         if isinstance(step, SchemaChange):
-            ddl = step.job.id, step.schema_state, step.query
-            held.append((step.commit_ts, 0, 0, 0, step.job.schema_version, b"", b"", *ddl))
+            if held:
+                yield _batch(runs, held)
+                held, runs, size = [], [], 0
+            yield _ddl_batch(step)
             continue
         if not request.wants(step.table.database, step.table.info.name):
             continue
-        handle = handles.of(step.table)
-        for change in _changes(step, handle, seq * SEQ_STEP):
+        of, begin = (step.commit_ts, step.table.info.id, step.schema_version), len(held)
+        for change in _changes(step, handles.of(step.table), seq * SEQ_STEP):
             held.append(change)
-            size += len(change[5]) + len(change[6])
+            size += len(change[2]) + len(change[3])
             if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield _batch(held)
-                held, size = [], 0
+                yield _batch([*runs, (*of, len(held) - begin)], held)
+                held, runs, size, begin = [], [], 0, 0
+        runs.append((*of, len(held) - begin))
     if held:
-        yield _batch(held)
+        yield _batch(runs, held)
 
 
-def _changes(rows: WalkedRows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
-    of, table_id = rows.mutation, rows.table.info.id
-    no_ddl = 0, 0, None
+def _changes(rows: WalkedRows, handle: Handle, seq: int) -> Iterator[_Change]:
     # it may go to another partition, and keep its number, which need not be the only one there
     may_move = handle.kind is HandleKind.HIDDEN and bool(rows.table.info.partition_ids)
     try:
-        for kind, row in rows_of(of):
+        for kind, row in rows_of(rows.mutation):
             gone: Put | None = None
             put: Put | None
             if kind == INSERT:
@@ -89,23 +96,30 @@ def _changes(rows: WalkedRows, handle: Handle, seq: int) -> Iterator[tuple[Any, 
             else:
                 gone, put = last_image(handle, row), None
             if gone is not None:
-                yield _row(rows, seq, table_id, Op.DELETE, gone.key, gone.row) + no_ddl
+                yield seq, _DELETE, gone.key, gone.row
             if put is not None:
-                op = Op.UPDATE if kind == UPDATE else Op.PUT
-                yield _row(rows, seq + 1, table_id, op, put.key, put.row) + no_ddl
+                yield seq + 1, _UPDATE if kind == UPDATE else _PUT, put.key, put.row
             seq += SEQ_STEP
     except CorruptRow as error:
         label = f"{rows.table.database}.{rows.table.info.name}"
         raise UnreadableRow(label, rows.commit_ts, str(error)) from error
 
 
-def _row(
-    rows: WalkedRows, seq: int, table_id: int, op: Op, key: bytes, row: bytes
-) -> tuple[Any, ...]:
-    return rows.commit_ts, seq, table_id, op.value, rows.schema_version, key, row
+def _batch(runs: Sequence[_Run], held: Sequence[_Change]) -> pa.RecordBatch:
+    *of_runs, counts = (np.array(each, np.int64) for each in zip(*runs, strict=True))
+    commit_ts, table_id, version = (np.repeat(each, counts) for each in of_runs)
+    seq, op, key, row = zip(*held, strict=True)
+    none = np.zeros(len(held), np.int64)
+    columns = commit_ts, seq, table_id, op, version, key, row, none, none, pa.nulls(len(held))
+    return _of_columns(columns)
 
 
-def _batch(held: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = zip(*held, strict=True)
+def _ddl_batch(step: SchemaChange) -> pa.RecordBatch:
+    job = step.job.id, step.schema_state, step.query
+    row = step.commit_ts, 0, 0, 0, step.job.schema_version, b"", b"", *job
+    return _of_columns([[each] for each in row])
+
+
+def _of_columns(columns: Sequence[Any]) -> pa.RecordBatch:
     arrays = [pa.array(column, field.type) for column, field in zip(columns, CHANGES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGES)
