@@ -7,9 +7,10 @@ handle, `changelog` for who keeps them all: there the primary key is a key too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
@@ -50,38 +51,46 @@ CHANGES = pa.schema(
 changelog under the same one. `row` of a DELETE is the row that went. A DDL has a `ddl_job_id` above
 0 and no key. `seq` is that of typed rows."""
 
+_Change = tuple[int, int, bytes, bytes]
+"""seq, op, key, row."""
+_Run = tuple[int, int, int, int]
+"""commit_ts, table_id and schema_version of so many changes."""
+_PUT, _UPDATE, _DELETE = Op.PUT.value, Op.UPDATE.value, Op.DELETE.value
+
 
 def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
     """Batches of CHANGES, in commit order. Raises UnreadableRow."""
     splits = PerTable(_primary_moves if request.form == "changelog" else _may_move)
     handles = PerTable(lambda table: handle_of(table.info))
-    op = Op.PUT if request.form == "changelog" else Op.UPDATE
-    held: list[tuple[Any, ...]] = []
-    size = 0
+    moved_op = Op.PUT if request.form == "changelog" else Op.UPDATE
+    held, runs, size = list[_Change](), list[_Run](), 0
     for step, seq in numbered(steps):
         if isinstance(step, SchemaChange):
-            ddl = step.job.id, step.schema_state, step.query
-            held.append((step.commit_ts, 0, 0, 0, step.job.schema_version, b"", b"", *ddl))
+            if held:
+                yield _batch(runs, held)
+                held, runs, size = [], [], 0
+            yield _ddl_batch(step)
             continue
         if not request.wants(step.table.database, step.table.info.name):
             continue
-        handle = handles.of(step.table)
-        split = _Split(splits.of(step.table), op)
-        for change in _changes(step, handle, split, seq * SEQ_STEP):
+        of, begin = (step.commit_ts, step.table.info.id, step.schema_version), len(held)
+        split = _Split(splits.of(step.table), moved_op.value)
+        for change in _changes(step, handles.of(step.table), split, seq * SEQ_STEP):
             held.append(change)
-            size += len(change[5]) + len(change[6])
+            size += len(change[2]) + len(change[3])
             if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield _batch(held)
-                held, size = [], 0
+                yield _batch([*runs, (*of, len(held) - begin)], held)
+                held, runs, size, begin = [], [], 0, 0
+        runs.append((*of, len(held) - begin))
     if held:
-        yield _batch(held)
+        yield _batch(runs, held)
 
 
 class _Split(NamedTuple):
     """Which updates are two changes, though their row handle stays, and what the second one is."""
 
     is_one: Callable[[bytes], bool]
-    op: Op
+    op: int
 
 
 def _may_move(table: TableAt) -> Callable[[bytes], bool]:
@@ -103,44 +112,47 @@ def _primary_moves(table: TableAt) -> Callable[[bytes], bool]:
     return is_moved
 
 
-def _changes(
-    rows: WalkedRows, handle: Handle, split: _Split, seq: int
-) -> Iterator[tuple[Any, ...]]:
-    of, table_id = rows.mutation, rows.table.info.id
-    no_ddl = 0, 0, None
+def _changes(rows: WalkedRows, handle: Handle, split: _Split, seq: int) -> Iterator[_Change]:
     try:
-        for kind, row in rows_of(of):
+        for kind, row in rows_of(rows.mutation):
             gone: Put | None = None
             put: Put | None
-            op = Op.PUT
+            op = _PUT
             if kind == INSERT:
                 put = inserted(handle, row)
             elif kind == UPDATE:
                 left_key, put = updated(handle, row)
-                op = Op.UPDATE
+                op = _UPDATE
                 if left_key is not None or split.is_one(row):
                     images, op = both_images(handle, row), split.op
                     gone = Put(images.old_key, images.old)
             else:
                 gone, put = last_image(handle, row), None
             if gone is not None:
-                yield _row(rows, seq, table_id, Op.DELETE, gone.key, gone.row) + no_ddl
+                yield seq, _DELETE, gone.key, gone.row
             if put is not None:
-                place = seq + (gone is not None)
-                yield _row(rows, place, table_id, op, put.key, put.row) + no_ddl
+                yield seq + (gone is not None), op, put.key, put.row
             seq += SEQ_STEP
     except CorruptRow as error:
         label = f"{rows.table.database}.{rows.table.info.name}"
         raise UnreadableRow(label, rows.commit_ts, str(error)) from error
 
 
-def _row(
-    rows: WalkedRows, seq: int, table_id: int, op: Op, key: bytes, row: bytes
-) -> tuple[Any, ...]:
-    return rows.commit_ts, seq, table_id, op.value, rows.schema_version, key, row
+def _batch(runs: Sequence[_Run], held: Sequence[_Change]) -> pa.RecordBatch:
+    *of_runs, counts = (np.array(each, np.int64) for each in zip(*runs, strict=True))
+    commit_ts, table_id, version = (np.repeat(each, counts) for each in of_runs)
+    seq, op, key, row = zip(*held, strict=True)
+    none = np.zeros(len(held), np.int64)
+    columns = commit_ts, seq, table_id, op, version, key, row, none, none, pa.nulls(len(held))
+    return _of_columns(columns)
 
 
-def _batch(held: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = zip(*held, strict=True)
+def _ddl_batch(step: SchemaChange) -> pa.RecordBatch:
+    job = step.job.id, step.schema_state, step.query
+    row = step.commit_ts, 0, 0, 0, step.job.schema_version, b"", b"", *job
+    return _of_columns([[each] for each in row])
+
+
+def _of_columns(columns: Sequence[Any]) -> pa.RecordBatch:
     arrays = [pa.array(column, field.type) for column, field in zip(columns, CHANGES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGES)

@@ -324,9 +324,13 @@ def _run_to_end(spark: Any, options: Any, target: Any, figures: Any) -> None:
 
 def is_worker_late(text: str) -> bool:
     """Whether a query ended because a Python process took longer to start than the ten seconds
-    that Spark waits (a busy machine): what was at work is done again by a new query. Source:
-    org.apache.spark.api.python.PythonWorkerFactory (createSimpleWorker)."""
-    return "Timed out while waiting for the Python worker to connect back" in text
+    that Spark waits (a busy machine): what was at work is done again by a new query. Of the begin
+    of a query Spark tells no cause. Source: org.apache.spark.api.python.PythonWorkerFactory
+    (createSimpleWorker)."""
+    return (
+        "Timed out while waiting for the Python worker to connect back" in text
+        or "Python worker failed to connect back" in text
+    )
 
 
 def _named(checkpoint: str) -> str:

@@ -227,6 +227,9 @@ def test_what_spark_writes_is_kept_aside_but_for_its_last_words(
 def test_a_query_whose_python_started_too_late_is_begun_again() -> None:
     late = "java.net.SocketTimeoutException: Timed out while waiting for the Python worker to"
     assert is_worker_late(f"Caused by: {late} connect back")
+    assert is_worker_late(
+        "terminated with exception: Python worker failed to connect back. SQLSTATE"
+    )
     assert not is_worker_late("binlogd.errors.UnreadableRow: shop.orders")
 
 
