@@ -19,7 +19,7 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 87_568
+PRODUCT_LINES_MAX = 87_567
 ROOMS_MAX = 50
 FUNCTIONS_MAX = 5_717
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
