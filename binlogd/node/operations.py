@@ -32,8 +32,8 @@ from binlogd.placement.stand_in import StandIn, say_stand_in
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
-from binlogd.serving.answers import DONE_CODE, LookUp, Reply
-from binlogd.serving.finder import Finder, Question
+from binlogd.serving.answers import DONE_CODE, LookUp, Question, Reply
+from binlogd.serving.finder import Finder
 from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.status import (
     ArchiveStatus,

@@ -1,5 +1,5 @@
 """What is answered as JSON beside the status (binlogd/status.py): made as these classes, and the
-description of the API is generated from them."""
+description of the API is generated from them; and what is asked of who looks transactions up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta, Struct
+
+from binlogd.tso import MAX_TS
 
 REFUSED_CODE, DONE_CODE = 3, 200
 REF = "#/components/schemas/{name}"
@@ -91,6 +93,32 @@ class FoundMoment(Struct, frozen=True):
 
     ts: TsText
     time: str
+
+
+class Question(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is looked for: `ts` (a commit_ts or start_ts); or `table` and `row`, the newest first;
+    or from `start` on, in commit order; without any of these the newest of all.
+
+    `row` is column names and their values as text. `paths` are filled in by the Finder.
+    """
+
+    ts: int = 0
+    table: str = ""
+    row: dict[str, str] = {}
+    start: int = 0
+    stop: int = MAX_TS
+    limit: int = 20
+    paths: tuple[str, ...] = ()
+    seconds: float = 15.0
+    memory_bytes_max: int = 512 << 20
+
+
+class Indexing(Struct, frozen=True):
+    """What the child that keeps the row index is told."""
+
+    data_dir: str
+    bytes_max: int = 128 << 20
+    memory_bytes_max: int = 512 << 20
 
 
 class LookUp(Struct, frozen=True, kw_only=True):

@@ -22,35 +22,15 @@ import structlog
 
 from binlogd.errors import Refused, Unavailable
 from binlogd.host.child import answer_of
-from binlogd.serving.answers import LookUp
-from binlogd.tso import MAX_TS, Tso
+from binlogd.serving.answers import Indexing, LookUp, Question
+from binlogd.tso import Tso
 
 LIMIT_MAX = 100
-SECONDS = 15.0
 START_S = 10.0
 """For the interpreter to start, on a machine that is busy."""
 PATIENCE_S = 2.0
-MEMORY_BYTES_MAX = 512 << 20
 ANSWER_BYTES_MAX = 16 << 20
 _JOB = "binlogd.tools.search"
-
-
-class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is looked for: `ts` (a commit_ts or start_ts); or `table` and `row`, the newest first;
-    or from `start` on, in commit order; without any of these the newest of all.
-
-    `row` is column names and their values as text. `paths` are filled in by the Finder.
-    """
-
-    ts: int = 0
-    table: str = ""
-    row: dict[str, str] = {}
-    start: int = 0
-    stop: int = MAX_TS
-    limit: int = 20
-    paths: tuple[str, ...] = ()
-    seconds: float = SECONDS
-    memory_bytes_max: int = MEMORY_BYTES_MAX
 
 
 @dataclass(slots=True)
@@ -90,21 +70,12 @@ class Finder:
 NEW_BYTES = 8 << 20
 """So much is written, or deleted, before a child is worth its start."""
 LOOK_S = 10.0
-ROUND_BYTES = 128 << 20
 ROUND_S = 1800.0
 """For a round of a child that gives way to all others; it takes a minute where it need not."""
 BACKOFF_S = 300.0
 _INDEXING = "binlogd.tools.row_indexing"
 
 log = structlog.get_logger(__name__)
-
-
-class Indexing(msgspec.Struct, frozen=True):
-    """What a child is told."""
-
-    data_dir: str
-    bytes_max: int = ROUND_BYTES
-    memory_bytes_max: int = 512 << 20
 
 
 class RowIndexer:

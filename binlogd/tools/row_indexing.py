@@ -28,7 +28,7 @@ from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES
-from binlogd.serving.finder import Indexing
+from binlogd.serving.answers import Indexing
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import SchemaState
 from binlogd.tidb.model import ActionType, Job, TableAt

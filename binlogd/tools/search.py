@@ -27,8 +27,8 @@ from binlogd.serving.answers import (
     FoundRow,
     FoundTransaction,
     LookUp,
+    Question,
 )
-from binlogd.serving.finder import Question
 from binlogd.settings.quantities import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job

@@ -21,8 +21,7 @@ import msgspec
 
 from binlogd.log.directory import STORE_FILE, shards_below
 from binlogd.pump.pump import PumpOptions
-from binlogd.serving.answers import LookUp
-from binlogd.serving.finder import Question
+from binlogd.serving.answers import LookUp, Question
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tools.row_index import frames, picked
 from binlogd.tools.row_indexing import FRAME_BYTES, index_rows

@@ -17,8 +17,8 @@ from aiohttp import web
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.placement.stand_in import PdFace
-from binlogd.serving.answers import LookUp, Reply, Trouble
-from binlogd.serving.finder import LIMIT_MAX, Question
+from binlogd.serving.answers import LookUp, Question, Reply, Trouble
+from binlogd.serving.finder import LIMIT_MAX
 from binlogd.serving.routes.events import Hub
 from binlogd.serving.routes.guard import Guard, add_headers, guarding
 from binlogd.serving.routes.openapi import add_description

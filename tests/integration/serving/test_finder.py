@@ -16,7 +16,8 @@ import pytest
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import Refused, Unavailable
 from binlogd.host.child import Died, answer_of, answered
-from binlogd.serving.finder import Finder, Question
+from binlogd.serving.answers import Question
+from binlogd.serving.finder import Finder
 from binlogd.tso import MAX_TS, Tso
 from tests.support.appliance import Appliance
 from tests.support.pump_world import eventually

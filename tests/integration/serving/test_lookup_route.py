@@ -12,8 +12,7 @@ from aiohttp import web
 
 from binlogd.errors import Refused, Unavailable
 from binlogd.host.child import Died
-from binlogd.serving.answers import LookUp
-from binlogd.serving.finder import Question
+from binlogd.serving.answers import LookUp, Question
 from binlogd.serving.routes.application import add_lookup
 from binlogd.serving.server import Server
 from binlogd.settings.quantities import first_ts, last_ts

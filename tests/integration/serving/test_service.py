@@ -27,8 +27,7 @@ from binlogd.pump.rpc.service import (
     ServiceLimits,
 )
 from binlogd.pump.state import NodeState
-from binlogd.serving.answers import LookUp, Reply
-from binlogd.serving.finder import Question
+from binlogd.serving.answers import LookUp, Question, Reply
 from binlogd.serving.routes.application import application
 from binlogd.serving.routes.events import Hub, event
 from binlogd.serving.routes.guard import Guard
