@@ -148,10 +148,9 @@ class ArchiveStore:
         def read() -> list[bytes]:
             found: list[bytes] = []
             with self._system.open_input_file(self._path(name)) as file:
-                size = file.size()  # behind which Google's store has an error, not nothing
+                ends = file.size()  # behind which Google's store has an error, not nothing
                 for begin, end, inside in _runs(ranges):
-                    found_here = file.read_at(end - begin, begin) if begin < size else b""
-                    stretch = memoryview(found_here)
+                    stretch = memoryview(file.read_at(end - begin, begin) if begin < ends else b"")
                     found += [bytes(stretch[at : at + size]) for at, size in inside]
             return found
 
