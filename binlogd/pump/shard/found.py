@@ -1,13 +1,17 @@
-"""Commits as the rows of an index tell them. No I/O, made to be compiled."""
+"""Commits as the rows of an index tell them, and what a pull makes of some of them: a batch, each
+joined with its prewrite. No I/O, made to be compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from binlogd.binlog import CommittedBinlog
 from binlogd.log.pointer import FileId, Place
 from binlogd.log.record import HEADER_BYTES
+from binlogd.pump.shard.window import Kept
 from binlogd.tso import Tso
+from binlogd.wire.peek import join_of
 
 
 class FoundCommit:
@@ -37,3 +41,78 @@ def found_commits(rows: Sequence[tuple[Any, ...]]) -> list[FoundCommit]:
         place = Place(FileId(row[2]), row[3], row[4])
         found.append(FoundCommit(Tso(row[0]), Tso(row[1]), place, prewrite))
     return found
+
+
+AnyCommit = TypeVar("AnyCommit", Kept, FoundCommit)
+
+
+def cut(commits: list[AnyCommit], reached: Tso, bytes_max: int) -> tuple[list[AnyCommit], Tso]:
+    """As many commits as one batch may hold, and how far they reach; those of one commit_ts stay
+    together."""
+    size = 0
+    for at, each in enumerate(commits):
+        if size >= bytes_max and each.commit_ts > commits[at - 1].commit_ts:
+            return commits[:at], commits[at - 1].commit_ts
+        size += each.whole_bytes
+    return commits, reached
+
+
+def apart(
+    commits: list[AnyCommit], reached: Tso, *, large_bytes: int, alone: bool
+) -> tuple[list[AnyCommit], Tso, int]:
+    """The commits before the first one above `large_bytes`, how far they reach, and its size, 0 if
+    none is large; with `alone` those of the first commit_ts only, for that is the one announced."""
+    if alone and commits:
+        first_ts = commits[0].commit_ts
+        return [each for each in commits if each.commit_ts == first_ts], first_ts, 0
+    for each in commits:
+        if each.whole_bytes > large_bytes:
+            before = [other for other in commits if other.commit_ts < each.commit_ts]
+            return before, Tso(each.commit_ts - 1), each.whole_bytes
+    return commits, reached, 0
+
+
+class BatchReading:
+    """What is read of a log for some commits: `places`, and those that have to be joined by who has
+    read them: the `large` ones, by their numbers. A fake gives way to a commit of its commit_ts."""
+
+    def __init__(self, found: Sequence[FoundCommit], large_bytes: int) -> None:
+        self.commits: list[FoundCommit] = []
+        self.orphans: list[FoundCommit] = []
+        self.large: list[int] = []
+        self.places: list[Place] = []
+        prewrites: list[Place] = []
+        real = {each.commit_ts for each in found if each.start_ts != each.commit_ts}
+        for each in found:
+            prewrite = each.prewrite
+            if each.start_ts == each.commit_ts:
+                if each.commit_ts in real:
+                    continue
+            elif prewrite is None:
+                self.orphans.append(each)
+                continue
+            elif prewrite.length > large_bytes:
+                self.large.append(len(self.commits))
+            else:
+                prewrites.append(prewrite)
+            self.commits.append(each)
+            self.places.append(each.place)
+        self.places += prewrites
+
+    def joined(self, payloads: list[bytes]) -> list[CommittedBinlog] | Tso:
+        """The binlogs, the large ones as their commits alone; or the commit_ts of the first whose
+        places have something else."""
+        binlogs: list[CommittedBinlog] = []
+        at, next_large = len(self.commits), 0
+        for number, each in enumerate(self.commits):
+            prewrite: bytes | None = None
+            if next_large < len(self.large) and self.large[next_large] == number:
+                next_large += 1
+            elif each.start_ts != each.commit_ts:
+                prewrite = payloads[at]
+                at += 1
+            whole = join_of(each.start_ts, each.commit_ts, payloads[number], prewrite)
+            if whole is None:
+                return each.commit_ts
+            binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, whole))
+        return binlogs

@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TypeVar
 
 import structlog
 
@@ -25,13 +24,11 @@ from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import Behind, CorruptRecord
 from binlogd.log.pointer import Place
 from binlogd.pump.budget import Budget
-from binlogd.pump.shard.found import FoundCommit
+from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut
 from binlogd.pump.shard.shard import Shard
 from binlogd.pump.shard.window import Kept
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
-
-AnyCommit = TypeVar("AnyCommit", Kept, FoundCommit)
 
 log = structlog.get_logger(__name__)
 
@@ -122,8 +119,9 @@ class ShardSource:
         lost = [each for each in kept if _is_elsewhere(each) and each.place is None]
         if lost:
             await self._locate(lost)
-            kept, reached = self._cut(kept, reached)
-        kept, reached, next_bytes = self._apart(kept, reached, alone=alone)
+            kept, reached = cut(kept, reached, self._options.bytes_max)
+        large_bytes = self._large_bytes
+        kept, reached, next_bytes = apart(kept, reached, large_bytes=large_bytes, alone=alone)
         fetched = await self._fetched([each for each in kept if _is_elsewhere(each)])
         real = {each.commit_ts for each in kept if not each.is_fake}
         binlogs = []
@@ -192,31 +190,19 @@ class ShardSource:
 
     async def _from_index(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
         found, reached = await self._found(after, upto)
-        found, reached, next_bytes = self._apart(found, reached, alone=alone)
-        real = {each.commit_ts for each in found if each.start_ts != each.commit_ts}
-        whole = []
-        for each in found:
-            if each.start_ts == each.commit_ts:
-                if each.commit_ts not in real:
-                    whole.append(each)
-            elif each.prewrite is None:
-                self._orphan(each.start_ts, each.commit_ts, each.place)
-            else:
-                whole.append(each)
-        places = [each.place for each in whole]
-        prewrites = [
-            None if place is None or self._is_large(place) else place
-            for place in [each.prewrite for each in whole]
-        ]
-        payloads = await self._shard.log.read([*places, *filter(None, prewrites)])
-        of_prewrite = iter(payloads[len(whole) :])
-        binlogs = []
-        for each, place, payload in zip(whole, prewrites, payloads, strict=False):
-            prewrite = None if place is None else next(of_prewrite)
-            payload = self._whole(each.start_ts, each.commit_ts, payload, prewrite)
-            if place is None and each.prewrite is not None:  # a large one
-                payload = await self._joined(each.prewrite, payload)
-            binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
+        large_bytes = self._large_bytes
+        found, reached, next_bytes = apart(found, reached, large_bytes=large_bytes, alone=alone)
+        reading = BatchReading(found, large_bytes)
+        for orphan in reading.orphans:
+            self._orphan(orphan.start_ts, orphan.commit_ts, orphan.place)
+        binlogs = reading.joined(await self._shard.log.read(reading.places))
+        if isinstance(binlogs, int):
+            raise self._elsewhere(binlogs)
+        for number in reading.large:
+            each, commit = reading.commits[number], binlogs[number].payload
+            assert each.prewrite is not None, "only a prewrite makes it large"
+            payload = await self._joined(each.prewrite, commit)
+            binlogs[number] = CommittedBinlog(each.start_ts, each.commit_ts, payload)
         return Pulled(binlogs, reached, next_bytes)
 
     def _whole(self, start_ts: Tso, commit_ts: Tso, commit: bytes, prewrite: bytes | None) -> bytes:
@@ -246,7 +232,7 @@ class ShardSource:
                 break
             limit *= 2
         self._check_not_gone(after)  # what was deleted meanwhile was perhaps not found for that
-        return self._cut(found, upto)
+        return cut(found, upto, self._options.bytes_max)
 
     async def _check_filed(self, after: Tso) -> None:
         """Raises IndexUnavailable where the index lacks commits behind `after` that were filed."""
@@ -263,30 +249,6 @@ class ShardSource:
                     if records[-1][0] >= stretch.end:
                         break
         index.compared(after)
-
-    def _cut(self, commits: list[AnyCommit], reached: Tso) -> tuple[list[AnyCommit], Tso]:
-        """As many commits as one batch may hold, and how far they reach; those of one commit_ts
-        stay together."""
-        size, bytes_max = 0, self._options.bytes_max
-        for at, each in enumerate(commits):
-            if size >= bytes_max and each.commit_ts > commits[at - 1].commit_ts:
-                return commits[:at], commits[at - 1].commit_ts
-            size += each.whole_bytes
-        return commits, reached
-
-    def _apart(
-        self, commits: list[AnyCommit], reached: Tso, *, alone: bool
-    ) -> tuple[list[AnyCommit], Tso, int]:
-        """The commits before the first large one, how far they reach, and its size, 0 if none is
-        large; with `alone` those of the first commit_ts only, for that is the one announced."""
-        if alone and commits:
-            first_ts = commits[0].commit_ts
-            return [each for each in commits if each.commit_ts == first_ts], first_ts, 0
-        for each in commits:
-            if each.whole_bytes > self._large_bytes:
-                before = [other for other in commits if other.commit_ts < each.commit_ts]
-                return before, Tso(each.commit_ts - 1), each.whole_bytes
-        return commits, reached, 0
 
     def _is_large(self, place: Place) -> bool:
         return place.length > self._large_bytes

@@ -3,9 +3,12 @@ nothing for what it is."""
 
 from __future__ import annotations
 
+from binlogd.binlog import CommittedBinlog
 from binlogd.log.pointer import FileId, Place
 from binlogd.log.record import HEADER_BYTES
-from binlogd.pump.shard.found import found_commits
+from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut, found_commits
+from binlogd.tso import Tso
+from binlogd.wire import peek
 
 
 def test_a_commit_is_told_with_its_prewrite_and_without() -> None:
@@ -16,3 +19,41 @@ def test_a_commit_is_told_with_its_prewrite_and_without() -> None:
     assert (alone.commit_ts, alone.start_ts) == (9, 9)
     assert (alone.place, alone.prewrite) == (Place(FileId(1), 60, 10), None)
     assert alone.whole_bytes == 10 + HEADER_BYTES
+
+
+def commit(commit_ts: int, start_ts: int, prewrite_bytes: int | None = 20) -> FoundCommit:
+    at = commit_ts * 1_000
+    prewrite = None if prewrite_bytes is None else Place(FileId(0), at + 500, prewrite_bytes)
+    return FoundCommit(Tso(commit_ts), Tso(start_ts), Place(FileId(0), at, 10), prewrite)
+
+
+def test_a_batch_ends_where_it_is_full_and_never_between_equal_timestamps() -> None:
+    some = [commit(2, 1), commit(4, 3), commit(4, 2), commit(6, 5)]
+    assert cut(some, Tso(9), 1) == (some[:1], 2)
+    assert cut(some, Tso(9), some[0].whole_bytes + 1) == (some[:3], 4)
+    assert cut(some, Tso(9), 1 << 20) == (some, 9)
+
+
+def test_a_large_one_is_left_for_a_batch_of_its_own() -> None:
+    some = [commit(2, 1), commit(4, 3, prewrite_bytes=5_000), commit(6, 5)]
+    size = some[1].whole_bytes
+    assert apart(some, Tso(9), large_bytes=1_000, alone=False) == (some[:1], 3, size)
+    assert apart(some[1:], Tso(9), large_bytes=1_000, alone=True) == (some[1:2], 4, 0)
+    assert apart(some, Tso(9), large_bytes=size, alone=False) == (some, 9, 0)
+
+
+def test_each_is_joined_with_its_prewrite_and_a_fake_gives_way() -> None:
+    fake, beside, large = commit(8, 8, None), commit(4, 4, None), commit(6, 5, 5_000)
+    orphan, first = commit(7, 1, None), commit(4, 3)
+    reading = BatchReading([first, beside, large, orphan, fake], 1_000)
+    assert (reading.commits, reading.orphans) == ([first, large, fake], [orphan])
+    assert reading.places == [first.place, large.place, fake.place, first.prewrite]
+    assert [reading.commits[number] for number in reading.large] == [large]
+    commits = [peek.commit_binlog(Tso(3), Tso(4)), peek.commit_binlog(Tso(5), Tso(6))]
+    prewrite = peek.prewrite_binlog(Tso(3), prewrite_value=b"rows")
+    assert reading.joined([*commits, peek.fake(Tso(8)), prewrite]) == [
+        CommittedBinlog(Tso(3), Tso(4), peek.join(prewrite, commits[0])),
+        CommittedBinlog(Tso(5), Tso(6), commits[1]),
+        CommittedBinlog(Tso(8), Tso(8), peek.fake(Tso(8))),
+    ]
+    assert reading.joined([*reversed(commits), peek.fake(Tso(8)), prewrite]) == 4
