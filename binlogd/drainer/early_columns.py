@@ -298,17 +298,17 @@ class EarlyColumns:
             if each.change.table.info.id == table_id and each.commit_ts > since
         ]
         after = self._schema.table_at(table_id, ddl.schema_version)
-        carried = None
+        backfilled = None
         if is_complete and after is not None and not ddl.rewrites:
-            carried = _carried(after, changes, frozenset(ddl.added))
-        if carried is None or after is None:
+            backfilled = _backfilled(after, changes, frozenset(ddl.added))
+        if backfilled is None or after is None:
             return InDoubt(ddl.added, since, max(last_ts, ddl.commit_ts))
-        if carried.updated:
-            self._put_due(ddl, after, carried)
+        if backfilled.updated:
+            self._put_due(ddl, after, backfilled)
         return None
 
 
-def _carried(at: TableAt, changes: Iterable[Mutation], added: frozenset[str]) -> Mutation | None:
+def _backfilled(at: TableAt, changes: Iterable[Mutation], added: frozenset[str]) -> Mutation | None:
     """Updates that put values of the added columns in place; None where that cannot be told."""
     info = at.info
     key = _key_columns(info)

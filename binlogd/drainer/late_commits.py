@@ -76,7 +76,7 @@ class KnownLateCommits:
 
     def __init__(self, local: UndecidedLateCommits | None) -> None:
         self._local = local
-        self._told: dict[Late, MissedCommit] = {}
+        self._pulled: dict[Late, MissedCommit] = {}
         self._asked = 0
 
     def told(self, error: MissedCommit) -> Stuck | OutOfOrder:
@@ -85,7 +85,7 @@ class KnownLateCommits:
         late = [Late(source, Tso(start_ts), Tso(ts)) for source, start_ts, ts in error.late]
         if not late:
             return error
-        self._told.update(dict.fromkeys(late, error))
+        self._pulled.update(dict.fromkeys(late, error))
         return OutOfOrder(*late[0])
 
     def came(self) -> OutOfOrder | None:
@@ -117,7 +117,7 @@ class KnownLateCommits:
             dealt_with = {each.commit_ts for each in found} - lacking
             if dealt_with:
                 log.info("late_commits_dealt_with", count=len(dealt_with), left=len(left))
-                self._told = {late: of for late, of in self._told.items() if late in left}
+                self._pulled = {late: of for late, of in self._pulled.items() if late in left}
                 if self._local is not None:
                     await self._local.resolve(dealt_with)
             if left:
@@ -125,7 +125,7 @@ class KnownLateCommits:
         self._asked = 0
 
     def _found(self) -> list[Late]:
-        return [*self._told, *(self._local.unresolved() if self._local is not None else ())]
+        return [*self._pulled, *(self._local.unresolved() if self._local is not None else ())]
 
     async def _lacking(
         self, late: list[Late], sources: Sequence[BinlogSource]
@@ -153,11 +153,11 @@ class KnownLateCommits:
                 f" {first.source} has too late, came by another Pump is not known: {silent}"
             )
         self._asked = 0
-        told, self._told = self._told, {}  # who resumes after this goes on without them
+        pulled, self._pulled = self._pulled, {}  # who resumes goes on without them
         unless = f", unless it came by another Pump ({silent})" if silent else ""
         for late in left:
-            if late in told:
-                return MissedCommit(told[late].told + unless)
+            if late in pulled:
+                return MissedCommit(pulled[late].told + unless)
         return LateCommit(*first, others_like_it(len(left) - 1) + unless)
 
 

@@ -23,7 +23,7 @@ _BINLOG_SIZES, _FILE_SIZES = 25, 20
 DDLS_KEPT = 20
 TABLES_COUNTED_MAX = 512
 """Of more, those with the fewest rows are forgotten, and begin at none again."""
-TABLES_TOLD = 10
+TABLES_SHOWN = 10
 _STATEMENT_CHARS_MAX = 1_000
 _KINDS = {"Insert": INSERT, "Update": UPDATE, "Delete": DELETE}
 
@@ -144,5 +144,5 @@ class DrainerMeasures:
             read_sizes={name: each.statistics() for name, each in self._read_size.items()},
             relay=self.relay.statistics(),
             ddls=tuple(self._ddls),
-            busy_tables=tuple(BusyTable(*each) for each in self._tables.most_common(TABLES_TOLD)),
+            busy_tables=tuple(BusyTable(*each) for each in self._tables.most_common(TABLES_SHOWN)),
         )

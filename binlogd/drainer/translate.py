@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, refuse_untold
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, refuse_unlogged
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
@@ -138,7 +138,7 @@ class Translator:
         if not self._filter.replicates(table.database, table.info.name):
             return None
         if self.router.has_rules:
-            self.router.claim(Named(table.database, table.info.name), self._exists)
+            self.router.reserve(Named(table.database, table.info.name), self._exists)
         if len(self._tables) >= _TABLES_KEPT_MAX:
             self._tables.clear()
         self._tables[table_id, schema_version] = table
@@ -197,7 +197,7 @@ class Translator:
         """Whether and how it is executed. Raises UnsupportedDdl."""
         if self._filter.ignores_transaction(event.commit_ts):
             return Omit(BY_DECISION)
-        refuse_untold(event)
+        refuse_unlogged(event)
         if not self._filter.executes_ddl:
             return Omit(NO_DDL)
         loop = self._filter.loop
@@ -219,7 +219,7 @@ class Translator:
         for name in (*effect.created, *(new for _, new in effect.renamed), effect.name):
             is_there = name.table and self._exists(name)
             if is_there and self._filter.replicates(name.database, name.table):
-                self.router.claim(name, self._exists)
+                self.router.reserve(name, self._exists)
 
     def _exists(self, name: Named) -> bool:
         return self._schema.find(name.database, name.table) == name

@@ -112,8 +112,8 @@ class Ddl:
     @property
     def session_database(self) -> str:
         """The database to USE before executing; "" for none, where it need not be there."""
-        is_told = self.is_qualified or self.job.type in _OF_THE_DATABASE_ITSELF
-        return "" if is_told else self.database
+        is_named = self.is_qualified or self.job.type in _OF_THE_DATABASE_ITSELF
+        return "" if is_named else self.database
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):

@@ -53,9 +53,9 @@ def decoded_json(document: bytes, kind: type[T]) -> T:
     """What stands in a document that `checksummed_json` made. What has no checksum, as an older
     binlogd wrote it, counts as it stands. Raises ValueError."""
     if document.startswith(_KEY):
-        told = document[len(_KEY) : _SUM_END]
+        stored = document[len(_KEY) : _SUM_END]
         text = _KEY + _NOTHING_YET[:8] + document[_SUM_END:]
-        if told != b"%08x" % google_crc32c.value(text):
+        if stored != b"%08x" % google_crc32c.value(text):
             raise ValueError("its checksum does not match")
     try:
         return msgspec.json.decode(document, type=kind)

@@ -131,8 +131,8 @@ def layout_of(table: TableAt) -> RowLayout | None:
     if any(form_of(column) is None for column in public):
         return None
     handle = handle_places(info)
-    told = {each.column.id for each in handle if each.column is not None and not each.is_prefix}
-    omitted = told | (_null_if_lacking(table) - told)
+    keyed = {each.column.id for each in handle if each.column is not None and not each.is_prefix}
+    omitted = keyed | (_null_if_lacking(table) - keyed)
     integer = info.handle_column()
     stored = [column for column in public if not column.is_virtual]
     hidden = []

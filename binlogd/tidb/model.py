@@ -310,10 +310,10 @@ def _same(of: object, names: Sequence[str]) -> dict[str, Any]:
     return {each: getattr(of, each) for each in names}
 
 
-def _shared(told: type[msgspec.Struct], made: type[Table | Job]) -> Sequence[str]:
+def _shared(stored: type[msgspec.Struct], made: type[Table | Job]) -> Sequence[str]:
     """What has one name, and one form, in the JSON and in what is made of it."""
     names = {each.name for each in fields(made)} - {"name"}
-    return [each for each in told.__struct_fields__ if each in names]
+    return [each for each in stored.__struct_fields__ if each in names]
 
 
 def _name(text: str) -> _NameJson:

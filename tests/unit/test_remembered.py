@@ -85,7 +85,7 @@ def early_changes() -> tuple[object, Use, int]:
 def routed_tables() -> tuple[object, Use, int]:
     """Those that were dropped again: one a day."""
     router = TableRouter([RouteRule("db", "t*", "other")])
-    return router, lambda n: router.claim(Named("db", f"t{n}"), lambda _: False), 1_500
+    return router, lambda n: router.reserve(Named("db", f"t{n}"), lambda _: False), 1_500
 
 
 def samples() -> tuple[object, Use, int]:

@@ -54,7 +54,7 @@ def without_comments(statement: str) -> str:
     return applied(statement, edits)
 
 
-def with_names_told(statement: str) -> str:
+def with_names_quoted(statement: str) -> str:
     """With bare names in quotes where MySQL 9 could take them for the begin of a string ($a$)."""
     names = [word for word in words(statement) if word.kind == "bare" and word.text[0] == "$"]
     return applied(statement, [Edit(each.begin, each.end, f"`{each.text}`") for each in names])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import pairwise
 
-from binlogd.drainer.ddl.comments import with_names_told, without_comments
+from binlogd.drainer.ddl.comments import with_names_quoted, without_comments
 from binlogd.drainer.ddl.marks import Edit, applied, in_marks, marked, with_marked_words
 from binlogd.tidb.ddl_text import Word, words, words_and_marks
 from binlogd.tidb.schema import Named
@@ -216,7 +216,7 @@ def _for_mysql(statement: str, left_out: list[str]) -> str:
         statement = edit(statement)
     statement = _with_marked_conditions(statement)
     statement = _with_marked_visibility(_with_marked_parts(statement, left_out))
-    return with_names_told(with_marked_words(statement, left_out))
+    return with_names_quoted(with_marked_words(statement, left_out))
 
 
 def _as_alter(statement: str) -> str:

@@ -123,11 +123,11 @@ class DdlEvent:
 
 def _is_by_key(effect: Effect) -> bool:
     """Whether the table that changed is partitioned BY KEY."""
-    told = effect.before.partitioning if effect.before is not None else None
-    return told is not None and told.kind == PartitionKind.KEY
+    before = effect.before.partitioning if effect.before is not None else None
+    return before is not None and before.kind == PartitionKind.KEY
 
 
-def refuse_untold(event: DdlEvent) -> None:
+def refuse_unlogged(event: DdlEvent) -> None:
     """Raises UnsupportedDdl for what changed rows that are in no binlog, wherever they go."""
     if event.job.type == ActionType.FLASHBACK_CLUSTER and event.job.is_done:
         raise UnsupportedDdl(
@@ -156,7 +156,7 @@ class DdlReplay:
     def of(self, event: DdlEvent) -> Replay | Omit:
         """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
         job, query = event.job, event.query
-        refuse_untold(event)
+        refuse_unlogged(event)
         reason = _reason_to_omit(job, event.effect, self._dialect)
         if not reason and not any(self._is_wanted(name) for name in _judged_by(event.effect)):
             reason = "filtered"

@@ -116,10 +116,10 @@ _CLAIM = "# the last line is a checksum"
 def _check_whole(text: bytes, written: _StoredWritten | None, origin: str) -> None:
     """One bit makes another number of a number. Raises ConfigError."""
     before, found, _ = text.rpartition(f"\n{_CHECKSUM} = ".encode())
-    told = written.checksum if written is not None else ""
+    stored = written.checksum if written is not None else ""
     if not text.endswith(b"\n") or (
-        (told or text.startswith(_CLAIM.encode()))
-        and (not found or told != f"{google_crc32c.value(before):08x}")
+        (stored or text.startswith(_CLAIM.encode()))
+        and (not found or stored != f"{google_crc32c.value(before):08x}")
     ):
         raise ConfigError(
             f"{origin} is not as it was written: it was cut, its checksum does not match, or"

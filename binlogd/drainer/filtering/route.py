@@ -62,7 +62,7 @@ class TableRouter:
         name = self.name(Named(table.database, table.info.name))
         return replace(table, database=name.database, info=replace(table.info, name=name.table))
 
-    def claim(self, name: Named, exists: Callable[[Named], bool]) -> None:
+    def reserve(self, name: Named, exists: Callable[[Named], bool]) -> None:
         """Called for each table that comes; `exists` tells whether one is still upstream.
 
         Raises ConfigError for a second one with the same name downstream.

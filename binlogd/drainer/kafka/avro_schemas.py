@@ -77,14 +77,14 @@ class AvroSchemas:
                 raise _collision(table, commit_ts, f"{kind} {name} is that of {owner} already")
         same = twins(table)
         if same:
-            told = f"its columns {' and '.join(same)} have one name in Avro"
-            raise _collision(table, commit_ts, told)
+            problem = f"its columns {' and '.join(same)} have one name in Avro"
+            raise _collision(table, commit_ts, problem)
         return made
 
 
-def _collision(table: TableAt, commit_ts: Tso, told: str) -> SchemaRefused:
+def _collision(table: TableAt, commit_ts: Tso, problem: str) -> SchemaRefused:
     return SchemaRefused(
-        f"{table.label} cannot be written in Avro, at commit_ts {commit_ts}: {told}",
+        f"{table.label} cannot be written in Avro, at commit_ts {commit_ts}: {problem}",
         todo="rename one of them, upstream or (a table) by syncer.table-migrate-rule, or leave the"
         " table out (syncer.ignore-table)",
         skip_ts=commit_ts,

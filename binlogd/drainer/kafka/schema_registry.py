@@ -91,10 +91,10 @@ class SchemaRegistry:
         change = ""
         if latest.status == 200:
             change = difference(self._decoded(latest, _Version).schema, wanted.text)
-        told = f"; against its newest version: {change}" if change else ""
+        against = f"; against its newest version: {change}" if change else ""
         return SchemaRefused(
             f"the schema registry at {self._url} refuses the schema of {wanted.table} as the next"
-            f" of the subject {wanted.subject}, at commit_ts {wanted.commit_ts}{told};"
+            f" of the subject {wanted.subject}, at commit_ts {wanted.commit_ts}{against};"
             f" {answer.refusal}",
             todo=f"set the compatibility of the subject (PUT {self._url}/config/{subject}"
             ' {"compatibility": "NONE"}) until the Drainer has tried again, or leave the table out'
@@ -125,8 +125,8 @@ class SchemaRegistry:
             who = f"the login of {user}" if user else "a request without a login"
             raise self._away(f"refuses {who}: {answer.refusal}", _TODO_LOGIN)
         if answer.status == 403:
-            told = f"lets {user or 'nobody'} not do {method} {path}: {answer.refusal}"
-            raise self._away(told, "give it the right to read and to write these subjects")
+            refusal = f"lets {user or 'nobody'} not do {method} {path}: {answer.refusal}"
+            raise self._away(refusal, "give it the right to read and to write these subjects")
         return answer
 
     def _decoded(self, answer: HttpAnswer, kind: Any) -> Any:

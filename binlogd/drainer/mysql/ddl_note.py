@@ -82,10 +82,10 @@ class Note(NamedTuple):
 
     def __str__(self) -> str:
         """As it is stored."""
-        told = ",".join(self.numbers) or "-"
-        stored = f"{_VERSION} {self.server} {self.text or '-'} {self.connection} {told}"
+        numbers = ",".join(self.numbers) or "-"
+        stored = f"{_VERSION} {self.server} {self.text or '-'} {self.connection} {numbers}"
         stored += _LAX if self.is_lax else ""
-        return stored if len(stored) <= NOTE_MAX else stored.replace(told, UNKNOWN)
+        return stored if len(stored) <= NOTE_MAX else stored.replace(numbers, UNKNOWN)
 
     @classmethod
     def of(cls, stored: str) -> Note | None:
@@ -131,7 +131,7 @@ async def outcome(
         return Outcome.DONE
     if ddl.job.type in REPEATED:
         return Outcome.NOT_DONE
-    is_so = await _is_as_told(session, place, ddl.job.table)
+    is_so = await _is_as_the_job_says(session, place, ddl.job.table)
     return Outcome.DONE if is_so else Outcome.NOT_DONE
 
 
@@ -150,16 +150,16 @@ def went_round(turn: Round, before: Sequence[str], now: Sequence[str]) -> Outcom
     return found.pop() if len(found) == 1 else Outcome.UNKNOWN
 
 
-async def _is_as_told(session: SqlSession, place: TableOrPartition, info: Table) -> bool:
+async def _is_as_the_job_says(session: SqlSession, place: TableOrPartition, info: Table) -> bool:
     columns, indexes = await catalog.names(session, place.database, place.table)
-    told = [each for each in info.columns if each.is_public and not each.hidden]
+    shown = [each for each in info.columns if each.is_public and not each.hidden]
     hidden = {each.name for each in info.columns if each.hidden}
     wanted = {
         each.name.lower()
         for each in info.indexes
         if each.state == SchemaState.PUBLIC and not hidden & {part.name for part in each.columns}
     }
-    return columns == {each.name.lower() for each in told} and wanted <= indexes
+    return columns == {each.name.lower() for each in shown} and wanted <= indexes
 
 
 def goes_round(text: str, database: str) -> Round | None:

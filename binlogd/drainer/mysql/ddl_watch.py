@@ -66,29 +66,29 @@ class DdlWatch:
             raise failure
 
     async def _look(self, session: SqlSession) -> None:
-        thread_id, unreachable, idle, witness = session.thread_id, 0, 0, None
+        thread_id, unreachable, idle, observer = session.thread_id, 0, 0, None
         try:
             while unreachable < OUT_OF_REACH_MAX and idle < IDLE_MAX:
                 await asyncio.sleep(self._look_every_s)
                 try:
-                    witness = witness or await SqlSession.connect(self._server)
-                    idle = 0 if await self._is_at_work(witness, thread_id) else idle + 1
+                    observer = observer or await SqlSession.connect(self._server)
+                    idle = 0 if await self._is_at_work(observer, thread_id) else idle + 1
                     unreachable = 0
                 except BinlogdError as error:
                     unreachable += 1
                     log.warning("ddl_out_of_sight", cause=str(error), looks=unreachable)
-                    if witness is not None:
-                        witness.close()
-                        witness = None
+                    if observer is not None:
+                        observer.close()
+                        observer = None
             log.warning("ddl_connection_dead", thread_id=thread_id, reachable=unreachable == 0)
             session.close()
         finally:
-            if witness is not None:
-                witness.close()
+            if observer is not None:
+                observer.close()
 
-    async def _is_at_work(self, witness: SqlSession, thread_id: int) -> bool:
+    async def _is_at_work(self, observer: SqlSession, thread_id: int) -> bool:
         """Asks the server. Raises DownstreamUnavailable, SqlRefused."""
-        found = await catalog.stage_of(witness, thread_id)
+        found = await catalog.stage_of(observer, thread_id)
         now = self.running
         if found is None or now is None:
             return False

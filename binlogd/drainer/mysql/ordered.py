@@ -52,7 +52,7 @@ class _Group:
     late: Part
     holds_locks: bool = False
     """The early changes are executed, or about to be."""
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class OrderedApplier(Applier):
@@ -91,7 +91,7 @@ class OrderedApplier(Applier):
     def close(self) -> None:
         """See Applier."""
         super().close()
-        self._tell()
+        self._say_changed()
 
     def _is_at_rest(self) -> bool:
         return super()._is_at_rest() and self._stream is None
@@ -127,7 +127,7 @@ class OrderedApplier(Applier):
             await self._write_group(writer, group)
         self._groups.popleft()
         self._is_yielding = False
-        self._tell()
+        self._say_changed()
         self._wake()
 
     # --- a group -----------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class OrderedApplier(Applier):
         except DownstreamUnavailable as error:
             writer.note_retry(error)
             group.holds_locks = False
-            self._tell()
+            self._say_changed()
 
     async def _until_first(self, writer: RowWriter, group: _Group) -> None:
         """Waits for the group's turn; on the way its locks are given up if the head needs them."""
@@ -172,8 +172,8 @@ class OrderedApplier(Applier):
             if self._is_yielding and group.holds_locks:
                 await self._undo(writer, group)
                 continue
-            group.told.clear()
-            await group.told.wait()
+            group.changed.clear()
+            await group.changed.wait()
 
     async def _undo(self, writer: RowWriter, group: _Group) -> None:
         try:
@@ -182,7 +182,7 @@ class OrderedApplier(Applier):
         except (SqlRefused, DownstreamUnavailable):
             writer.drop()
         group.holds_locks = False
-        self._tell()
+        self._say_changed()
 
     async def _clear_the_way(self, head: RowWriter, error: DownstreamUnavailable) -> None:
         """Returns when no group behind the head holds a lock."""
@@ -193,15 +193,15 @@ class OrderedApplier(Applier):
             self._bound.add(head.at_table)
             log.info("table_written_by_one", table=head.at_table.decode(errors="replace"))
         self._is_yielding = True
-        self._tell()
+        self._say_changed()
         first = self._groups[0]
         while any(group.holds_locks for group in behind) and not self._is_closing:
-            first.told.clear()
-            await first.told.wait()
+            first.changed.clear()
+            await first.changed.wait()
 
-    def _tell(self) -> None:
+    def _say_changed(self) -> None:
         for group in self._groups:
-            group.told.set()
+            group.changed.set()
 
     # --- a transaction in pieces -----------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from binlogd.drainer.ddl.comments import (
     TwoReadings,
     check_escapes,
-    with_names_told,
+    with_names_quoted,
     without_comments,
 )
 from binlogd.drainer.ddl.edits import Dialect, alter_parts, edited, split, without_foreign_keys
@@ -70,7 +70,7 @@ def run(data: bytes) -> None:
 
 _REWRITES: tuple[Callable[[str], object], ...] = (
     without_comments,
-    with_names_told,
+    with_names_quoted,
     check_escapes,
     alter_parts,
     without_foreign_keys,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
-from binlogd.drainer.measures import TABLES_COUNTED_MAX, TABLES_TOLD, DrainerMeasures
+from binlogd.drainer.measures import TABLES_COUNTED_MAX, TABLES_SHOWN, DrainerMeasures
 from binlogd.drainer.metrics import say_drainer
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Dml, TableChange
@@ -123,7 +123,7 @@ def test_the_busiest_tables_are_told_first() -> None:
 
 def test_of_ever_so_many_tables_the_busy_ones_are_still_counted() -> None:
     measures = DrainerMeasures()
-    busy = {f"busy{number}": 3 for number in range(TABLES_TOLD)}
+    busy = {f"busy{number}": 3 for number in range(TABLES_SHOWN)}
     for number in range(3 * TABLES_COUNTED_MAX):
         measures.submitted([_changes({f"once{number}": 1})], 0.1)
         if number % 100 == 0:

@@ -66,12 +66,12 @@ def test_rows_go_to_a_table_of_the_other_name() -> None:
 
 def test_two_tables_are_never_one_unless_the_first_is_gone() -> None:
     router, there = TableRouter(RULES), {Named("shop", "log_1"), Named("shop", "log_2")}
-    router.claim(Named("shop", "log_1"), there.__contains__)
-    router.claim(Named("shop", "log_1"), there.__contains__)
+    router.reserve(Named("shop", "log_1"), there.__contains__)
+    router.reserve(Named("shop", "log_1"), there.__contains__)
     with pytest.raises(ConfigError, match="would both be archive"):
-        router.claim(Named("shop", "log_2"), there.__contains__)
+        router.reserve(Named("shop", "log_2"), there.__contains__)
     there.remove(Named("shop", "log_1"))
-    router.claim(Named("shop", "log_2"), there.__contains__)
+    router.reserve(Named("shop", "log_2"), there.__contains__)
 
 
 # --- DDL -------------------------------------------------------------------------------------
