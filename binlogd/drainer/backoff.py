@@ -14,19 +14,15 @@ class Backoff:
 
     def __init__(self, rng: Random, *, first_s: float = 0.25, max_s: float = 30.0) -> None:
         self._rng, self._first_s, self._max_s = rng, first_s, max_s
-        self._attempts = 0
+        self.attempts = 0
+        """Failed in a row."""
 
     def next_s(self) -> float:
         """The wait before the next attempt, in seconds."""
-        wait_s = min(self._max_s, self._first_s * 2.0 ** min(self._attempts, 60))
-        self._attempts += 1
+        wait_s = min(self._max_s, self._first_s * 2.0 ** min(self.attempts, 60))
+        self.attempts += 1
         return wait_s * (1 - self._rng.random() / 4)
 
     def reset(self) -> None:
         """An attempt succeeded."""
-        self._attempts = 0
-
-    @property
-    def attempts(self) -> int:
-        """Failed in a row."""
-        return self._attempts
+        self.attempts = 0

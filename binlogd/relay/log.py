@@ -209,11 +209,6 @@ class RelayWriter:
         lock, self._lock = self._lock, None
         await let_go(file, lock)
 
-    @property
-    def last_ts(self) -> Tso:
-        """The last transaction that the log holds, or where it begins."""
-        return self._last_ts
-
     def statistics(self) -> RelayStatistics:
         """How it stands; cheap."""
         chain = chain_of(self._files)

@@ -16,19 +16,24 @@ _PRIVILEGE_MISSING = 1227
 _WITHOUT_ROLLBACK = frozenset({"aria", "archive", "csv", "memory", "mrg_myisam", "myisam"})
 
 
+def where(database: str, table: str) -> bytes:
+    """Which rows of information_schema are of a table."""
+    return b" WHERE table_schema = " + sql.text(database) + b" AND table_name = " + sql.text(table)
+
+
 async def table_of(session: SqlSession, database: str, table: str) -> DownstreamTable | None:
     """None: there is no such table. Raises as `SqlSession.rows`."""
-    where = b" WHERE table_schema = " + sql.text(database) + b" AND table_name = " + sql.text(table)
-    kinds = await session.rows(b"SELECT table_type, engine FROM information_schema.tables" + where)
+    there = where(database, table)
+    kinds = await session.rows(b"SELECT table_type, engine FROM information_schema.tables" + there)
     if not kinds:
         return None
     columns = await session.rows(
         b"SELECT column_name, data_type, collation_name, is_nullable, extra,"
-        b" generation_expression FROM information_schema.columns" + where
+        b" generation_expression FROM information_schema.columns" + there
     )
     parts = await session.rows(
         b"SELECT index_name, column_name, sub_part FROM information_schema.statistics"
-        + where
+        + there
         + b" AND non_unique = 0 ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
     )
     triggers = await session.rows(
@@ -76,7 +81,7 @@ async def number(session: SqlSession, database: str, table: str, partition: str)
 
     Raises DownstreamUnavailable."""
     of_tidb = b"tidb_table_id FROM information_schema.tables"
-    there = b" WHERE table_schema = %b AND table_name = %b" % (sql.text(database), sql.text(table))
+    there = where(database, table)
     if partition:
         of_tidb = b"tidb_partition_id FROM information_schema.partitions"
         there += b" AND partition_name = " + sql.text(partition)
@@ -113,9 +118,9 @@ async def lacks_process(session: SqlSession) -> bool:
 
 async def names(session: SqlSession, database: str, table: str) -> tuple[set[str], set[str]]:
     """Of the columns and of the indexes, in lower case. Raises as `SqlSession.rows`."""
-    where = b" WHERE table_schema = " + sql.text(database) + b" AND table_name = " + sql.text(table)
-    columns = await session.rows(b"SELECT column_name FROM information_schema.columns" + where)
-    indexes = await session.rows(b"SELECT index_name FROM information_schema.statistics" + where)
+    there = where(database, table)
+    columns = await session.rows(b"SELECT column_name FROM information_schema.columns" + there)
+    indexes = await session.rows(b"SELECT index_name FROM information_schema.statistics" + there)
     return {str(name).lower() for (name,) in columns}, {str(name).lower() for (name,) in indexes}
 
 

@@ -20,6 +20,7 @@ import structlog
 
 from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import NO_TABLE, MySqlServer, SqlRefused, SqlSession
 from binlogd.drainer.rows.progress import (
     LanePosition,
@@ -253,10 +254,7 @@ class MySqlStore:
     async def stored(self) -> Checkpoint | None:
         """The checkpoint that is there, if there is one; changes nothing. Raises ConfigError."""
         there = await self._there.rows(
-            b"SELECT 1 FROM information_schema.tables WHERE table_schema = "
-            + sql.text(self._schema)
-            + b" AND table_name = "
-            + sql.text(self._table)
+            b"SELECT 1 FROM information_schema.tables" + catalog.where(self._schema, self._table)
         )
         return await self._load() if there else None
 

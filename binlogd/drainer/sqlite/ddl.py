@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from binlogd.drainer.sqlite.partitions import PartitionsGone
 from binlogd.drainer.sqlite.replica import (
     Function,
     NotStorable,
@@ -18,6 +17,7 @@ from binlogd.drainer.sqlite.replica import (
     Stored,
     create,
     quoted,
+    reader_of,
     renamed,
     reshape,
     stored_columns,
@@ -25,7 +25,8 @@ from binlogd.drainer.sqlite.replica import (
 from binlogd.drainer.txn import Ddl
 from binlogd.tidb.ddl_text import changed_columns
 from binlogd.tidb.kinds import RECOVERIES, TABLE_DROPS
-from binlogd.tidb.model import ActionType, Table
+from binlogd.tidb.model import ActionType, Column, Table
+from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 
 Statement = tuple[str, tuple[Stored, ...]]
 
@@ -40,6 +41,8 @@ _CREATES = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
 _NEW_IDS = frozenset({ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOVE_PARTITIONING})
 """They copy a table with its rows into one of another id, which has its name from then on."""
 _RENAMES = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
+_LIES_THERE = "binlogd_lies_there"
+_ASIDE = "temp.binlogd_aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +129,7 @@ def changes_of(ddl: Ddl, catalog: ReplicaCatalog) -> ReplicaChanges:
 
 def follow(ddl: Ddl, catalog: ReplicaCatalog) -> None:
     """A DDL that an operator passed over, and does here by hand: what is held is so now."""
-    for old, new in ddl.renamed:
-        held = catalog.named(name_of(old.database, old.table))
-        if held is not None:
-            name = name_of(new.database, new.table)
-            catalog.put(ReplicaTable(name, replace(held.info, name=new.table), held.is_whole))
+    _renamed(ddl, catalog)
     info = ddl.job.table
     if info is None:
         return
@@ -169,7 +168,7 @@ def _of_partitions(ddl: Ddl, catalog: ReplicaCatalog) -> ReplicaChanges:
     held = catalog.get(info.id) if info is not None else None
     if info is None or held is None:
         return ReplicaChanges([])
-    gone = PartitionsGone(held.info, info)
+    gone = _PartitionsGone(held.info, info)
     if ddl.job.type != ActionType.EXCHANGE_TABLE_PARTITION:
         catalog.put(ReplicaTable(held.name, info, held.is_whole))
         return _plain(gone.dropped(held.name), gone.function)
@@ -222,3 +221,47 @@ def _shaped(ddl: Ddl, catalog: ReplicaCatalog) -> ReplicaChanges:
             name = held.name
         catalog.put(ReplicaTable(name, info, is_whole))
     return ReplicaChanges(statements, functions)
+
+
+class _PartitionsGone:
+    """The rows in the partitions that a DDL took from a table. A replica has none of them: rows are
+    found by the values that decide where they lie."""
+
+    def __init__(self, before: Table, after: Table) -> None:
+        """Raises NotStorable."""
+        ids = frozenset(before.partition_ids) - frozenset(after.partition_ids)
+        try:
+            places = PartitionLookup(before)
+        except Unplaceable as error:
+            raise NotStorable(f"which rows a partition holds is not known here: {error}") from error
+        held = {each.id: each for each in stored_columns(before)}
+        if not held.keys() >= set(places.column_ids):
+            raise NotStorable("the replica does not have the columns that it is partitioned by")
+        columns = [held[each] for each in places.column_ids]
+        reads = [(each.id, reader_of(each)) for each in columns]
+
+        def lies_there(*stored: Stored) -> bool:
+            values = {of: read(each) for (of, read), each in zip(reads, stored, strict=True)}
+            return places.look(values) in ids
+
+        names = ", ".join(quoted(each.name) for each in columns)
+        self.function = Function(_LIES_THERE, len(columns), lies_there)
+        self._where = f"WHERE {_LIES_THERE}({names})"
+
+    def dropped(self, name: str) -> list[str]:
+        """Statements that delete them."""
+        return [f"DELETE FROM {quoted(name)} {self._where}"]
+
+    def exchanged(self, name: str, other: str, columns: Iterable[Column]) -> list[str]:
+        """Statements that put them into another table, and the rows of that in their place."""
+        names = ", ".join(quoted(each.name) for each in columns)
+        one, two = quoted(name), quoted(other)
+        return [
+            f"CREATE TEMP TABLE {_ASIDE.removeprefix('temp.')} AS"
+            f" SELECT {names} FROM {one} {self._where}",
+            *self.dropped(name),
+            f"INSERT INTO {one} ({names}) SELECT {names} FROM {two}",
+            f"DELETE FROM {two}",
+            f"INSERT INTO {two} ({names}) SELECT {names} FROM {_ASIDE}",
+            f"DROP TABLE {_ASIDE}",
+        ]
