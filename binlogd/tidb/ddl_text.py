@@ -107,10 +107,10 @@ def renamed_tables(statement: str) -> list[Rename]:
         return []
     renames = []
     while left:  # each turn takes words, or leaves
-        old = _table_name(left)
+        old = next_name(left)
         if old is None or not _take(left, "TO"):
             return []
-        new = _table_name(left)
+        new = next_name(left)
         if new is None:
             return []
         renames.append(Rename(*old, *new))
@@ -145,7 +145,8 @@ def _take(left: list[Word], *keywords: str) -> bool:
     return False
 
 
-def _table_name(left: list[Word]) -> tuple[str, str] | None:
+def next_name(left: list[Word]) -> tuple[str, str] | None:
+    """Takes a name off the end of words in reverse, and what stands before its dot, "" for none."""
     if not (left and left[-1].is_name):
         return None
     first = left.pop().text

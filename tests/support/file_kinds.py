@@ -372,7 +372,7 @@ def _relay_continued(directory: Path) -> object:
         writer = RelayWriter(directory / "relay", disk, max_file_bytes=1 << 20)
         await writer.open(after=Tso(1), snapshot=lambda: SchemaTracker().snapshot())
         try:
-            return list(range(writer.last_ts))
+            return list(range(writer.statistics().last_ts))
         finally:
             await writer.close()
 

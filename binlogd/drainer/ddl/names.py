@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from binlogd.drainer.messages.named import NamedDdl
-from binlogd.tidb.ddl_text import Word, words
+from binlogd.tidb.ddl_text import Word, next_name, words
 
 _DATABASES = ("DATABASE", "SCHEMA")
 _TABLES = ("TABLE", "VIEW", "SEQUENCE")
@@ -28,32 +28,27 @@ def name_of(ddl: NamedDdl) -> DdlName:
     """The database and table that a DDL is about."""
     found = words(ddl.text)
     for at, word in enumerate(found):
-        if word.says(*_DATABASES):
-            names = _names(found[at + 1 :])
-            return DdlName(names[0] if names else ddl.database, "")
         following = found[at + 1 :]
+        if word.says(*_DATABASES):
+            database, table = _first_name(following)
+            return DdlName(database or table or ddl.database, "")
         if word.says(*_TABLES) or (
             word.says("TRUNCATE") and not (following and following[0].says("TABLE"))
         ):
-            return _qualified(_names(following), ddl.database)
+            return _first_table(following, ddl.database)
         if word.says("INDEX") and at < 3:  # CREATE UNIQUE INDEX name ON table
             on = next((n for n, each in enumerate(found) if n > at and each.says("ON")), None)
             if on is not None:
-                return _qualified(_names(found[on + 1 :]), ddl.database)
+                return _first_table(found[on + 1 :], ddl.database)
     return DdlName(ddl.database, "")
 
 
-def _qualified(names: Sequence[str], database: str) -> DdlName:
-    if not names:
-        return DdlName(database, "")
-    return DdlName(names[0], names[1]) if len(names) > 1 else DdlName(database, names[0])
+def _first_table(found: Sequence[Word], database: str) -> DdlName:
+    named, table = _first_name(found)
+    return DdlName(named or database, table)
 
 
-def _names(found: Sequence[Word]) -> list[str]:
-    """The next name, with what stands before its dot."""
+def _first_name(found: Sequence[Word]) -> tuple[str, str]:
+    """The next name, with what stands before its dot; empty where none is next."""
     rest = [word for word in found if not word.says(*_NOT_NAMES)][:3]
-    if not rest or not rest[0].is_name:
-        return []
-    if len(rest) == 3 and rest[1].text == "." and rest[2].is_name:
-        return [rest[0].text, rest[2].text]
-    return [rest[0].text]
+    return next_name(rest[::-1]) or ("", "")

@@ -45,7 +45,7 @@ async def test_what_a_killed_process_had_not_synced_is_synced_before_it_is_built
     file.synced -= 10  # killed between write and sync
     later = RelayWriter(directory, disk.kill(), max_file_bytes=1 << 20)
     await later.open(after=Tso(1), snapshot=lambda: b"schema")
-    assert later.last_ts == 2
+    assert later.statistics().last_ts == 2
     assert file.synced == len(file.content)
 
 
@@ -59,7 +59,7 @@ async def test_after_a_failed_sync_the_page_cache_is_not_believed() -> None:
         await writer.append([entry(3)])
     await writer.close()
     await writer.open(after=Tso(1), snapshot=lambda: b"schema")
-    assert writer.last_ts == 2
+    assert writer.statistics().last_ts == 2
     await writer.append([entry(2), entry(3)])
     relay = await read_relay(disk.crash(), directory, Tso(1))
     assert [each.commit_ts async for batch in relay.batches for each in batch] == [2, 3]
