@@ -65,7 +65,7 @@ from binlogd.serving.routes.application import application
 from binlogd.serving.routes.awaiting import Awaiting
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server, ServerLimits, check_address
-from binlogd.settings.config import Config, tls_tables
+from binlogd.settings.config import HELD_BYTES_MAX, Config, tls_tables
 from binlogd.settings.effects import without_effect
 from binlogd.settings.made_token import made_token
 from binlogd.settings.operators import peers
@@ -223,8 +223,9 @@ async def _open_receiving(
     limits = ServiceLimits(
         message_bytes_max=setup.config.pump.max_message_size,
         bytes_in_flight_max=setup.config.pump.memory_budget // 2,
+        spooled_bytes_min=HELD_BYTES_MAX,
     )
-    return Receiving(pump, PumpService(pump, upstream.cluster, limits))
+    return Receiving(pump, PumpService(pump, upstream.cluster, limits, pump.spools))
 
 
 async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> int:

@@ -9,9 +9,9 @@ Source: tipb proto/binlog/binlog.proto; tidb-binlog pump/storage/storage.go, Pul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -26,16 +26,41 @@ class BinlogType(IntEnum):
     ROLLBACK = 2
 
 
+class StoredPayload(Protocol):
+    """A large payload that is left on the disk, and read piece by piece. It is canonical, of a
+    transaction with rows. Its methods raise Corrupt or Unavailable."""
+
+    def __len__(self) -> int:
+        """In bytes."""
+        ...
+
+    def __bytes__(self) -> bytes:
+        """All of it, in memory."""
+        ...
+
+    def cut(self, begin: int, end: int) -> bytes:
+        """The bytes from `begin` to before `end`; fewer behind its end."""
+        ...
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it, some hundred kilobytes at a time."""
+        ...
+
+
+Payload = bytes | StoredPayload
+
+
 class CommittedBinlog(msgspec.Struct, frozen=True, gc=False):
     """A commit joined with its prewrite, or a fake binlog (start_ts == commit_ts, no rows).
 
     `payload` is a serialised `Binlog` of type Commit (Rollback for a fake) that holds the
-    prewrite_value and the ddl_* fields of the prewrite.
+    prewrite_value and the ddl_* fields of the prewrite. Only a shard of this process hands out a
+    `StoredPayload`, and only of a large one.
     """
 
     start_ts: Tso
     commit_ts: Tso
-    payload: bytes
+    payload: Payload
 
     @property
     def is_fake(self) -> bool:

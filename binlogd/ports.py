@@ -236,6 +236,14 @@ class AppendFile(Protocol):
         ...
 
 
+class ReadFile(Protocol):
+    """An open file. It can be read after its name has gone, and is closed when nobody has it."""
+
+    def read(self, begin: int, size: int) -> bytes:
+        """The bytes at an offset, fewer only at the end; waits for the disk. Raises OSError."""
+        ...
+
+
 class DiskLock(Protocol):
     """A lock that this process holds."""
 
@@ -267,6 +275,10 @@ class Disk(Protocol):
         """The bytes of each (offset, length); shorter where the file ends."""
         ...
 
+    async def open_read(self, path: Path) -> ReadFile:
+        """Opens a file to read."""
+        ...
+
     async def checksum(self, path: Path, length: int) -> int:
         """CRC-32C of the first `length` bytes."""
         ...
@@ -277,6 +289,14 @@ class Disk(Protocol):
 
     async def remove(self, paths: Sequence[Path]) -> None:
         """Removes files of one directory, durably; those that are gone already are passed over."""
+        ...
+
+    async def rename(self, source: Path, target: Path) -> None:
+        """Gives a file another name in the same directory, durably; nothing has that name."""
+        ...
+
+    async def overwrite(self, path: Path, begin: int, content: bytes) -> None:
+        """Replaces bytes of a file, and makes all of it durable."""
         ...
 
     async def write_whole(self, path: Path, content: bytes) -> None:

@@ -190,6 +190,7 @@ async def _walked(
 def _decoded(entry: RelayEntry) -> Decoded:
     start_ts, ddl = NO_TS, None
     with suppress(MalformedBinlog):  # one that is ignored is passed over, another refused
-        start_ts, ddl = Tso(peek.peek(entry.payload).start_ts), peek.ddl(entry.payload)
+        payload = bytes(entry.payload)
+        start_ts, ddl = Tso(peek.peek(payload).start_ts), peek.ddl(payload)
     binlog = CommittedBinlog(start_ts, entry.commit_ts, entry.payload)
     return Decoded(binlog, ddl, job_from_json(entry.job) if entry.job else None)

@@ -8,7 +8,7 @@ Source: google.golang.org/grpc rpc_util.go and server.go; gRPC's PROTOCOL-HTTP2.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from io import BytesIO
 from typing import NamedTuple, TypeVar
 
@@ -29,6 +29,8 @@ ARRIVAL_S = 30.0
 _SLOWEST_BYTES_S = 4 << 20
 _STEPS_A_TURN = 64
 """Of one message that is inflated: a step may be next to nothing, and there may be millions."""
+_STEPS_AT_ONCE = 4
+"""Of one that is compressed: a small one takes no more."""
 _GZIP = "gzip"
 _IDENTITY = ("", "identity")
 BytesStream = Stream[bytes, bytes]
@@ -225,17 +227,17 @@ def compresses(stream: BytesStream) -> bool:
     return _encoding(stream) == _GZIP
 
 
-async def compressed(parts: Sequence[bytes]) -> bytes:
+async def compressed(parts: Iterable[bytes]) -> bytes:
     """One message, given in parts, with its prefix; other work goes on between its steps."""
-    views = [
+    views = (
         memoryview(part)[at : at + PIECE_BYTES]
         for part in parts
         for at in range(0, len(part), PIECE_BYTES)
-    ]
+    )
     pieces = []
-    for step in deflated(views):
+    for number, step in enumerate(deflated(views)):
         pieces.append(step)
-        if len(views) > len(parts):
+        if number >= _STEPS_AT_ONCE:
             await asyncio.sleep(0)
     size = sum(map(len, pieces))
     return b"".join((b"\x01", size.to_bytes(4, "big"), *pieces))

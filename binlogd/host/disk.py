@@ -15,6 +15,7 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -64,6 +65,10 @@ class PosixDisk:
         """The bytes of each (offset, length), all in one hop."""
         return await self._hop(lambda: _read(path, ranges))
 
+    async def open_read(self, path: Path) -> PosixReadFile:
+        """Opens a file to read."""
+        return await self._hop(lambda: PosixReadFile(path))
+
     async def content(self, path: Path) -> bytes:
         """A whole file, unpacked if it is gzip. Raises also EOFError or zlib.error for a torn
         one."""
@@ -76,6 +81,10 @@ class PosixDisk:
     async def truncate(self, path: Path, size: int) -> None:
         """Cuts a file and syncs it."""
         await self._hop(lambda: _truncate(path, size))
+
+    async def overwrite(self, path: Path, begin: int, content: bytes) -> None:
+        """Replaces bytes of a file and syncs it."""
+        await self._hop(lambda: _overwrite(path, begin, content))
 
     async def remove(self, paths: Sequence[Path]) -> None:
         """Removes files of one directory and syncs the directory."""
@@ -183,6 +192,18 @@ class PosixAppendFile:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 _close(descriptor)
+
+
+class PosixReadFile:
+    """A descriptor that lives as long as this object."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def read(self, begin: int, size: int) -> bytes:
+        """The bytes at an offset, by whoever calls: it waits for the disk."""
+        return _pread_all(self._descriptor, begin, size)
 
 
 class PosixLock:
@@ -406,6 +427,17 @@ def _truncate(path: Path, size: int) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _overwrite(path: Path, begin: int, content: bytes) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        written = os.pwrite(descriptor, content, begin)
+        if written < len(content):
+            raise OSError(errno.EIO, f"{written} of {len(content)} bytes were written", str(path))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

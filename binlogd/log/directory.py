@@ -7,6 +7,7 @@
     pump/shard-N/index.db            the index of a shard
     pump/shard-N/value.gone          how far its log is deleted
     pump/shard-N/value/NNNNNN.vlog   its log, in segments
+    pump/shard-N/value/*.spool       a large binlog that is coming, and becomes a segment
 
 A Go Pump's has its segments in `value/`, and no shards. docs/FORMAT.md.
 """

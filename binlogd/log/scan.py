@@ -34,7 +34,11 @@ Batch = list[tuple[int, bytes]]
 """Records as (offset, payload)."""
 Steps = Generator[Ask | Batch, bytes, T]
 """What reads a file; it is sent bytes for each `Ask`, and anything for a `Batch`."""
+Outlining = Callable[[bytes, bytes, int], bytes | None]
+"""What stands for a payload, by its first bytes, its last ones and its length."""
 CHUNK_BYTES = 4 << 20
+_LARGE_BYTES = 2 * CHUNK_BYTES
+_TAIL_BYTES = 64
 _HEAD = struct.Struct("<4sQ")
 _CHECKSUM = struct.Struct("<I")
 _RECORD_HEAD = struct.Struct("<IQI")
@@ -166,21 +170,34 @@ class End(NamedTuple):
         return self.ending is Ending.WHOLE or (is_last and self.ending is Ending.TORN)
 
 
-def scan(framing: Framing, *, start: int = 0, size: int | None, chunk_bytes: int = 0) -> Steps[End]:
+def scan(
+    framing: Framing,
+    *,
+    start: int = 0,
+    size: int | None,
+    chunk_bytes: int = 0,
+    outline: Outlining | None = None,
+) -> Steps[End]:
     """The records from `start` on, which begins one, some megabytes at a time, and what stands
     where they end. Torn bytes may only end the last file of a log; its reader knows which that is.
 
     `size` None: up to the end of the file, wherever that is; it is judged by no bytes behind it, so
-    that what is short is damaged.
+    that what is short is damaged. With `outline`, a large record comes as what that makes of it.
     """
-    end = yield from _walk(framing, start, size, chunk_bytes)
+    end = yield from _walk(framing, start, size, chunk_bytes, outline)
     if not end.is_short or size is None:
         return end
     judged = yield from judge(framing, at=end.offset, size=size)
     return end if judged.ending is Ending.WHOLE else judged  # it changes while it is read
 
 
-def _walk(framing: Framing, at: int, size: int | None, chunk_bytes: int = 0) -> Steps[End]:
+def _walk(
+    framing: Framing,
+    at: int,
+    size: int | None,
+    chunk_bytes: int = 0,
+    outline: Outlining | None = None,
+) -> Steps[End]:
     """`scan`, before what is short is judged."""
     least = want = chunk_bytes or CHUNK_BYTES
     while size is None or at < size:  # ends: `at` grows, or something is wrong there
@@ -199,13 +216,46 @@ def _walk(framing: Framing, at: int, size: int | None, chunk_bytes: int = 0) -> 
         at += found.consumed
         if size is not None and size - at == framing.footer_bytes and (found.consumed or is_news):
             continue  # a footer is shorter than a head: look for it first
-        if found.fault is not None:
-            return End(at, Ending.DAMAGED, found.fault)
-        if size is not None and (at + found.needs > size or (len(stretch) < take and at < size)):
-            reason = f"{found.needs} bytes are announced, {size - at} are there"
-            return End(at, Ending.DAMAGED, reason, is_short=True)
+        if (end := _wrong(found, at, size, is_cut=len(stretch) < take)) is not None:
+            return end
         want = max(least, found.needs)
+        if outline is not None and want > _LARGE_BYTES:
+            behind = yield from _outlined(framing, at, want, outline)
+            if isinstance(behind, End):
+                return behind
+            at, want = behind, least if behind > at else want
     return End(at, Ending.WHOLE)
+
+
+def _wrong(found: Split, at: int, size: int | None, *, is_cut: bool) -> End | None:
+    """The end that a stretch tells of, if it does."""
+    if found.fault is not None:
+        return End(at, Ending.DAMAGED, found.fault)
+    if size is not None and (at + found.needs > size or (is_cut and at < size)):
+        reason = f"{found.needs} bytes are announced, {size - at} are there"
+        return End(at, Ending.DAMAGED, reason, is_short=True)
+    return None
+
+
+def _outlined(framing: Framing, at: int, needs: int, outline: Outlining) -> Steps[int | End]:
+    """Yields the outline of a large record, if there is one, and returns what follows that; or what
+    is wrong with it: it is read once, and not held."""
+    head = yield at, framing.head_bytes
+    begin, end = at + framing.head_bytes, at + needs - framing.trailer_bytes
+    checksum, first, last = 0, b"", b""
+    for piece_at in range(begin, end, CHUNK_BYTES):
+        piece = yield piece_at, min(CHUNK_BYTES, end - piece_at)
+        checksum = int(google_crc32c.extend(checksum, piece))
+        first, last = first or piece, last[-_TAIL_BYTES:] + piece[-_TAIL_BYTES:]
+    trailer = (yield end, framing.trailer_bytes) if framing.trailer_bytes else b""
+    expected = framing.expects(head, trailer)
+    if checksum != expected:
+        return End(at, Ending.DAMAGED, mismatch(checksum, expected))
+    made = outline(first, last, end - begin)
+    if made is None:
+        return at
+    yield [(at, made)]
+    return at + needs
 
 
 def judge(framing: Framing, *, at: int, size: int) -> Steps[End]:

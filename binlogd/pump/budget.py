@@ -77,3 +77,22 @@ class Budget:
 
     def _fits(self, size: int) -> bool:
         return self.size == 0 or self.size + size <= self._bytes_max
+
+
+class Held:
+    """What somebody has taken of a budget, until the end of a `with`."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self.size = budget, 0
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.size:
+            self._budget.give(self.size)
+
+    async def take(self, size: int) -> None:
+        """See Budget."""
+        await self._budget.take(size)
+        self.size += size

@@ -47,6 +47,7 @@ from binlogd.pump.shard.pull import PullOptions, ShardSource
 from binlogd.pump.shard.rounds import Rounds
 from binlogd.pump.shard.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.slow import SlowWrites
+from binlogd.pump.spools import Spools
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
 from binlogd.telemetry.faults import answer_of
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
@@ -154,6 +155,8 @@ class Pump:
         self._router = Router(routing, high=max(shard.max_seen_ts for shard in shards))
         self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
+        self.spools = Spools(self._shards, routing, self._admission, tso, self._look_ahead)
+        """Large Prewrites are written by it."""
         self._ahead_max_ms = int(options.ahead_max_s * 1000)
         self._accepted = self._refused = self._fakes = 0
         self._is_running = self._is_telling = False
@@ -277,8 +280,7 @@ class Pump:
         Empty payloads and those without timestamps are probes, and only tell whether writing is
         possible. An error in one binlog does not touch the others.
         """
-        newest_ms = max(self._clock.wall_ms(), physical_ms(self._router.high))
-        self._admission.horizon = min(END_OF_TIME, compose(newest_ms + self._ahead_max_ms))
+        self._look_ahead()
         admitted = self._admission.admit(payloads)
         self._refused += admitted.refused
         if admitted.items:
@@ -377,8 +379,8 @@ class Pump:
             state=self._admission.state,
             max_commit_ts=self.max_commit_ts,
             newest_commit_ts=self.newest_commit_ts,
-            accepted=self._accepted,
-            refused=self._refused,
+            accepted=self._accepted + self.spools.accepted,
+            refused=self._refused + self.spools.refused,
             from_the_future=self._admission.from_the_future,
             fakes=self._fakes,
             write_queue_bytes=self._budget.size,
@@ -433,6 +435,11 @@ class Pump:
         if newest:
             self._tso.observe(newest)
         self.caretaker.tell_space()
+
+    def _look_ahead(self) -> None:
+        """How far ahead of all clocks a timestamp may be now."""
+        newest_ms = max(self._clock.wall_ms(), physical_ms(self._router.high))
+        self._admission.horizon = min(END_OF_TIME, compose(newest_ms + self._ahead_max_ms))
 
     async def _write(
         self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]

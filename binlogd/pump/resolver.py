@@ -196,14 +196,9 @@ class Resolver:
 
     async def _key_of_large(self, orphan: Open) -> bytes:
         """The key, without holding the prewrite."""
-        key: bytes | None = None
-        async for piece in self._shard.log.pieces(orphan.place):
-            if key is None:
-                found = begin(piece)
-                if found is None:  # by an old client, in an adopted log
-                    return prewrite_key((await self._shard.log.read([orphan.place]))[0])
-                key = found.prewrite_key
-        return key or b""
+        prewrite = await self._shard.log.stored(orphan.place)
+        found = begin(prewrite.cut(0, _READ_BYTES))
+        return prewrite_key(bytes(prewrite)) if found is None else found.prewrite_key
 
     async def _without_known(self, orphans: Sequence[Open]) -> list[Open]:
         """Settles those whose outcome is in the index: a prewrite repeated after its commit.

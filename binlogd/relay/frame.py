@@ -26,6 +26,9 @@ from typing import NamedTuple
 import google_crc32c
 import msgspec
 
+from binlogd.binlog import Payload
+from binlogd.log.drive import Reading, of_bytes
+from binlogd.log.scan import CHUNK_BYTES, Steps
 from binlogd.tso import Tso
 
 MAGIC = b"BLR1"
@@ -77,7 +80,7 @@ class RelayEntry(msgspec.Struct, frozen=True, gc=False):
     """One transaction: the joined payload as pulled, and for a DDL its job's JSON (else b"")."""
 
     commit_ts: Tso
-    payload: bytes
+    payload: Payload
     job: bytes
 
 
@@ -91,6 +94,19 @@ class Frame(NamedTuple):
     commit_ts: Tso
     body: bytes
     end: int
+
+
+class FramePlace(NamedTuple):
+    """A frame that verified, and where its body lies."""
+
+    kind: FrameKind
+    commit_ts: Tso
+    begin: int
+    end: int
+
+    def of(self, data: Whole) -> Frame:
+        """The frame in its file."""
+        return Frame(self.kind, self.commit_ts, data[self.begin : self.end], self.end)
 
 
 class Torn(NamedTuple):
@@ -115,26 +131,36 @@ def encode_frame(
     for piece in body:
         body_sum = google_crc32c.extend(body_sum, piece)
         size += len(piece)
+    return [frame_head(kind, at, commit_ts, body_sum, size), *body]
+
+
+def frame_head(kind: FrameKind, at: RelayPos, commit_ts: Tso, body_sum: int, size: int) -> bytes:
+    """The head of a frame whose body has that CRC-32C and size."""
     head = HEAD.pack(MAGIC, 0, body_sum, kind, at.suffix, at.offset, commit_ts, size)
     checksum = google_crc32c.value(head[_CHECKED_FROM:])
-    return [b"".join((MAGIC, checksum.to_bytes(4, "little"), head[_CHECKED_FROM:])), *body]
+    return b"".join((MAGIC, checksum.to_bytes(4, "little"), head[_CHECKED_FROM:]))
+
+
+def entry_head(entry: RelayEntry) -> bytes:
+    """What stands before its payload. Raises ValueError for one of 4 GiB and more."""
+    if len(entry.payload) > _ENTRY_PART_BYTES_MAX:
+        raise ValueError(f"a payload of {len(entry.payload)} bytes does not fit a relay log")
+    return _ENTRY.pack(entry.commit_ts, len(entry.payload), len(entry.job))
 
 
 def encode_entries(entries: Sequence[RelayEntry]) -> list[bytes]:
     """The body of a group: a large payload is a piece of its own, not copied; what is small lies
     together. Raises ValueError for a payload of 4 GiB and more."""
-    pack = _ENTRY.pack
     pieces: list[bytes] = []
     parts: list[bytes] = []
     for entry in entries:
-        if len(entry.payload) > _ENTRY_PART_BYTES_MAX:
-            raise ValueError(f"a payload of {len(entry.payload)} bytes does not fit a relay log")
-        parts.append(pack(entry.commit_ts, len(entry.payload), len(entry.job)))
-        if len(entry.payload) >= _LARGE_BYTES:
-            pieces += (b"".join(parts), entry.payload)
+        parts.append(entry_head(entry))
+        payload = bytes(entry.payload)
+        if len(payload) >= _LARGE_BYTES:
+            pieces += (b"".join(parts), payload)
             parts = [entry.job]
         else:
-            parts += (entry.payload, entry.job)
+            parts += (payload, entry.job)
     return [*pieces, b"".join(parts)]
 
 
@@ -156,63 +182,86 @@ def decode_entries(body: bytes) -> list[RelayEntry]:
     return entries
 
 
-def _head(data: Whole, offset: int) -> tuple[int, int, int, int, int, int] | None:
-    """The checksum of the body, kind, file, place, commit_ts and size, where a head stands there
-    that matches its own checksum."""
-    magic, head_sum, *fields = HEAD.unpack_from(data, offset)
-    found = google_crc32c.value(data[offset + _CHECKED_FROM : offset + HEAD.size])
+def _fields(head: bytes) -> tuple[int, int, int, int, int, int] | None:
+    """The checksum of the body, kind, file, place, commit_ts and size, where the head matches its
+    own checksum."""
+    magic, head_sum, *fields = HEAD.unpack(head)
+    found = google_crc32c.value(head[_CHECKED_FROM:])
     return tuple(fields) if (magic, head_sum) == (MAGIC, found) else None
-
-
-def head_size(head: bytes) -> int:
-    """The length of the frame whose head this is; that of a head alone if the head is damaged."""
-    fields = _head(head, 0) if len(head) >= HEAD.size else None
-    return HEAD.size if fields is None else HEAD.size + fields[-1]
 
 
 def read_frame(data: Whole, at: RelayPos) -> Frame | Torn | Damaged:
     """The frame at this place; `data` is the whole file, and `at` lies before its end."""
+    found = Reading(frame_at(len(data), at), of_bytes(data)).ended()
+    return found.of(data) if isinstance(found, FramePlace) else found
+
+
+def frame_at(size: int, at: RelayPos) -> Steps[FramePlace | Torn | Damaged]:
+    """The frame at this place of a file of `size` bytes; `at` lies before its end. It is never held
+    as a whole."""
     offset = at.offset
-    if len(data) - offset < HEAD.size:
+    if size - offset < HEAD.size:
         return Torn(offset, "the file ends inside the head of a frame")
-    head = _head(data, offset)
+    head = _fields((yield offset, HEAD.size))
     if head is None:
-        return _torn_or_damaged(data, at, "the head of a frame does not match its checksum")
-    body_sum, kind, suffix, place, commit_ts, size = head
+        reason = "the head of a frame does not match its checksum"
+        return (yield from _torn_or_damaged(size, at, reason))
+    body_sum, kind, suffix, place, commit_ts, body_bytes = head
     if RelayPos(suffix, place) != at or kind not in _KINDS:
         return Damaged(
             offset, f"a frame of kind {kind} that was written for file {suffix} at {place}"
         )
-    begin, end = offset + HEAD.size, offset + HEAD.size + size
-    if end > len(data):
-        return Torn(offset, f"the file ends {end - len(data)} bytes before the end of a frame")
-    body = data[begin:end]
-    if google_crc32c.value(body) != body_sum:
-        return _torn_or_damaged(data, at, "the body of a frame does not match its checksum")
-    return Frame(FrameKind(kind), Tso(commit_ts), body, end)
+    begin, end = offset + HEAD.size, offset + HEAD.size + body_bytes
+    if end > size:
+        return Torn(offset, f"the file ends {end - size} bytes before the end of a frame")
+    found = 0
+    for piece_at in range(begin, end, CHUNK_BYTES):
+        piece = yield piece_at, min(CHUNK_BYTES, end - piece_at)
+        found = int(google_crc32c.extend(found, piece))
+    if found != body_sum:
+        reason = "the body of a frame does not match its checksum"
+        return (yield from _torn_or_damaged(size, at, reason))
+    return FramePlace(FrameKind(kind), Tso(commit_ts), begin, end)
 
 
 _KINDS = frozenset(FrameKind)
 
 
-def _torn_or_damaged(data: Whole, at: RelayPos, reason: str) -> Torn | Damaged:
-    begin, end = at.offset, len(data)
-    next_sector = begin - begin % _SECTOR_BYTES + _SECTOR_BYTES
-    borders = [begin, *range(next_sector, end, _SECTOR_BYTES), end]
-    stretches = [*pairwise(borders), (max(begin, end - UNWRITTEN_BYTES), end)]
-    unwritten = next((first for first, last in stretches if not any(data[first:last])), None)
-    if unwritten is None or is_followed(data, at):
-        return Damaged(begin, reason)
-    return Torn(begin, f"{reason}, and what belongs at offset {unwritten} was never written")
+def _torn_or_damaged(size: int, at: RelayPos, reason: str) -> Steps[Torn | Damaged]:
+    unwritten = yield from _unwritten(at.offset, size)
+    if unwritten is None or (yield from is_followed(size, at)):
+        return Damaged(at.offset, reason)
+    return Torn(at.offset, f"{reason}, and what belongs at offset {unwritten} was never written")
 
 
-def is_followed(data: Whole, at: RelayPos) -> bool:
+def _unwritten(begin: int, end: int) -> Steps[int | None]:
+    """Where the first sector begins that has nothing but zeros, or the end of the file has."""
+    at = begin
+    while at < end:  # ends: `at` grows by a chunk each turn
+        stop = min(end, at - at % CHUNK_BYTES + CHUNK_BYTES)
+        chunk = yield at, stop - at
+        next_sector = at - at % _SECTOR_BYTES + _SECTOR_BYTES
+        borders: list[int] = [at, *range(next_sector, stop, _SECTOR_BYTES), stop]
+        for first, last in pairwise(borders):
+            if not any(chunk[first - at : last - at]):
+                return first
+        at = stop
+    tail_at = max(begin, end - UNWRITTEN_BYTES)
+    tail = yield tail_at, end - tail_at
+    return None if any(tail) else tail_at
+
+
+def is_followed(size: int, at: RelayPos) -> Steps[bool]:
     """Whether the head of a frame of this file and its place stands somewhere behind this one: then
     what is here was synced."""
-    offset = data.find(MAGIC, at.offset + 1)
-    while 0 <= offset <= len(data) - HEAD.size:  # ends: `offset` grows
-        head = _head(data, offset)
-        if head is not None and head[2:4] == (at.suffix, offset):
-            return True
-        offset = data.find(MAGIC, offset + 1)
+    begin = at.offset + 1
+    while begin <= size - HEAD.size:  # ends: `begin` grows by a chunk each turn
+        chunk = yield begin, CHUNK_BYTES + HEAD.size - 1
+        found = chunk.find(MAGIC)
+        while 0 <= found <= len(chunk) - HEAD.size:
+            head = _fields(chunk[found : found + HEAD.size])
+            if head is not None and head[2:4] == (at.suffix, begin + found):
+                return True
+            found = chunk.find(MAGIC, found + 1)
+        begin += CHUNK_BYTES
     return False

@@ -14,26 +14,31 @@ started, and only the newest chain is ever read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+import google_crc32c
 import structlog
 
-from binlogd.errors import CorruptRelay, LogFailed
+from binlogd.errors import BinlogdError, CorruptRelay, LogFailed
 from binlogd.host.disk import disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Disk, DiskLock
 from binlogd.relay.frame import (
+    HEAD,
     FrameKind,
     RelayEntry,
     RelayPos,
     encode_entries,
     encode_frame,
+    entry_head,
     file_name,
+    frame_head,
 )
 from binlogd.relay.gc import RelayFile, deletable
-from binlogd.relay.reader import chain_of, list_files, scan
+from binlogd.relay.reader import chain_of, list_files, spans
 from binlogd.tso import NO_TS, Tso
 
 LOCK_NAME = ".lock"
@@ -114,9 +119,10 @@ class RelayWriter:
         """The last commit_ts of the log, with its newest file verified and cut where it is torn."""
         newest = self._files[-1]
         path = self._path(newest.suffix)
-        (data,) = await self._disk.read(path, [(0, newest.size_bytes)])
         last_ts, end = newest.base_ts, 0
-        for frame in scan(path, data, newest.suffix, is_last=True, comes_again=True):
+        async for frame in spans(
+            self._disk, path, newest.suffix, newest.size_bytes, is_last=True, comes_again=True
+        ):
             self._head_bytes = self._head_bytes or frame.end
             last_ts, end = frame.commit_ts, frame.end
         if end < newest.size_bytes:
@@ -147,6 +153,10 @@ class RelayWriter:
         except OSError as error:
             await self._cut_back()
             raise self._failure(error) from error
+        except BinlogdError as error:  # of what was to be written
+            await self._cut_back()
+            self._last_error = str(error)
+            raise
         return sum(len(entry.payload) for entry in fresh)
 
     async def _append_group(self, group: Sequence[RelayEntry]) -> None:
@@ -155,15 +165,33 @@ class RelayWriter:
         last_ts = group[-1].commit_ts
         assert all(a.commit_ts <= b.commit_ts for a, b in pairwise(group))
         at = RelayPos(newest.suffix, self._offset)
-        frame = encode_frame(FrameKind.GROUP, at, last_ts, encode_entries(group))
-        frame_bytes = sum(map(len, frame))
-        await self._file.append(frame, sync=True)
+        if all(isinstance(entry.payload, bytes) for entry in group):
+            frame = encode_frame(FrameKind.GROUP, at, last_ts, encode_entries(group))
+            frame_bytes = sum(map(len, frame))
+            await self._file.append(frame, sync=True)
+        else:
+            frame_bytes = await self._append_in_pieces(self._file, at, group)
         self._offset += frame_bytes
         self._last_ts = last_ts
         self._files[-1] = replace(newest, size_bytes=self._offset)
         self._entries += len(group)
         self._bytes += frame_bytes
         self._groups += 1
+
+    async def _append_in_pieces(
+        self, file: AppendFile, at: RelayPos, group: Sequence[RelayEntry]
+    ) -> int:
+        """A group with a payload that lies on the disk: read twice, and never held."""
+        checksum = size = 0
+        for piece in _pieces(group):
+            checksum, size = google_crc32c.extend(checksum, piece), size + len(piece)
+            await asyncio.sleep(0)
+        head = frame_head(FrameKind.GROUP, at, group[-1].commit_ts, checksum, size)
+        await file.append([head], sync=False)
+        for piece in _pieces(group):
+            await file.append([piece], sync=False)
+        await file.append([], sync=True)
+        return HEAD.size + size
 
     async def _cut_back(self) -> None:
         """To what was synced: after a sync that failed the page cache shows what the disk may not
@@ -230,6 +258,16 @@ class RelayWriter:
     def _failure(self, error: OSError) -> LogFailed:
         self._last_error = error.strerror or str(error)
         return LogFailed(self._directory, error)
+
+
+def _pieces(group: Sequence[RelayEntry]) -> Iterator[bytes]:
+    for entry in group:
+        yield entry_head(entry)
+        if isinstance(entry.payload, bytes):
+            yield entry.payload
+        else:
+            yield from entry.payload.pieces()
+        yield entry.job
 
 
 def _groups(entries: Sequence[RelayEntry]) -> Iterator[Sequence[RelayEntry]]:

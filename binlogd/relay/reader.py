@@ -12,21 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.errors import ConfigError, CorruptRelay
+from binlogd.log.drive import DiskReading, Reading, of_bytes
+from binlogd.log.scan import Steps
 from binlogd.ports import Disk
 from binlogd.relay.frame import (
     HEAD,
     Damaged,
     Frame,
     FrameKind,
+    FramePlace,
     RelayEntry,
     RelayPos,
     Torn,
     Whole,
     decode_entries,
     file_name,
-    head_size,
+    frame_at,
     is_followed,
-    read_frame,
     suffix_of,
 )
 from binlogd.relay.gc import RelayFile
@@ -62,10 +64,9 @@ async def read_relay(disk: Disk, directory: Path, after: Tso) -> Relay:
             " cannot be restored from it"
         )
     files = list(chain[covering[-1] :])
-    path = directory / file_name(files[0].suffix)
-    data = await _read(disk, path, files[0].size_bytes)
-    head = next(scan(path, data, files[0].suffix, is_last=len(files) == 1))
-    return Relay(head.body, head.commit_ts, _batches(disk, directory, files))
+    head = await anext(_spans(disk, directory, files[0], is_last=len(files) == 1))
+    snapshot = await _body(disk, directory / file_name(files[0].suffix), head)
+    return Relay(snapshot, head.commit_ts, _batches(disk, directory, files))
 
 
 async def _batches(
@@ -76,44 +77,65 @@ async def _batches(
         path = directory / file_name(file.suffix)
         if file.base_ts != last_ts:
             raise CorruptRelay(path, 0, f"it continues {file.base_ts}, the log ended at {last_ts}")
-        data = await _read(disk, path, file.size_bytes)
-        offset = 0
-        for frame in scan(path, data, file.suffix, is_last=file is files[-1]):
-            if frame.kind is FrameKind.GROUP:
-                yield entries_of(path, offset, frame)
-                last_ts = frame.commit_ts
-            offset = frame.end
+        async for span in _spans(disk, directory, file, is_last=file is files[-1]):
+            if span.kind is FrameKind.GROUP:
+                yield entries_of(path, span.begin - HEAD.size, await _body(disk, path, span))
+                last_ts = span.commit_ts
 
 
-def entries_of(path: Path, offset: int, frame: Frame) -> list[RelayEntry]:
+def entries_of(path: Path, offset: int, body: bytes) -> list[RelayEntry]:
     """The entries of a group that stands at an offset. Raises CorruptRelay."""
     try:
-        return decode_entries(frame.body)
+        return decode_entries(body)
     except ValueError as error:
         raise CorruptRelay(path, offset, str(error)) from error
 
 
-def scan(
-    path: Path, data: Whole, suffix: int, *, is_last: bool, comes_again: bool = False
-) -> Iterator[Frame]:
-    """The frames of one file; ends where the last file is torn. Raises CorruptRelay.
+def scan(path: Path, data: Whole, suffix: int, *, is_last: bool) -> Iterator[Frame]:
+    """The frames of one file; ends where the last file is torn. Raises CorruptRelay."""
+    at = RelayPos(suffix, 0)
+    while at.offset < len(data):
+        steps = _frame(path, len(data), at, is_last=is_last, comes_again=False)
+        span = Reading(steps, of_bytes(data)).ended()
+        if span is None:
+            return
+        yield span.of(data)
+        at = at._replace(offset=span.end)
+
+
+async def spans(
+    disk: Disk, path: Path, suffix: int, size: int, *, is_last: bool, comes_again: bool = False
+) -> AsyncIterator[FramePlace]:
+    """The same of a file of `size` bytes, of which no frame is held.
 
     With `comes_again` a last frame of any bytes is torn: after a loss of power nobody knows what
     stands where nothing was synced, and what it may have held is sent again.
     """
     at = RelayPos(suffix, 0)
-    while at.offset < len(data):
-        frame = read_frame(data, at)
-        if isinstance(frame, Torn) and is_last:
+    while at.offset < size:
+        steps = _frame(path, size, at, is_last=is_last, comes_again=comes_again)
+        span = await DiskReading(disk, path, steps).ended()
+        if span is None:
             return
-        if isinstance(frame, Damaged) and is_last and comes_again and not is_followed(data, at):
-            return
-        if isinstance(frame, Torn | Damaged):
-            raise CorruptRelay(path, frame.offset, f"{frame.reason}; {_REMEDY}")
-        if (frame.kind is FrameKind.GROUP) != (at.offset > 0):
-            raise CorruptRelay(path, at.offset, f"a frame of kind {frame.kind.name} stands here")
-        yield frame
-        at = at._replace(offset=frame.end)
+        yield span
+        at = at._replace(offset=span.end)
+
+
+def _frame(
+    path: Path, size: int, at: RelayPos, *, is_last: bool, comes_again: bool
+) -> Steps[FramePlace | None]:
+    """The frame at a place; None where the file is torn. Raises CorruptRelay."""
+    found = yield from frame_at(size, at)
+    if isinstance(found, Torn) and is_last:
+        return None
+    is_last_of_all = is_last and comes_again
+    if isinstance(found, Damaged) and is_last_of_all and not (yield from is_followed(size, at)):
+        return None
+    if isinstance(found, Torn | Damaged):
+        raise CorruptRelay(path, found.offset, f"{found.reason}; {_REMEDY}")
+    if (found.kind is FrameKind.GROUP) != (at.offset > 0):
+        raise CorruptRelay(path, at.offset, f"a frame of kind {found.kind.name} stands here")
+    return found
 
 
 _REMEDY = (
@@ -128,7 +150,7 @@ async def list_files(
     """The files of a log in order, by their heads, and the number of a newest file without one.
 
     Such a file was being begun when the process died; nothing stands in it. `comes_again` as for
-    `scan`. Raises CorruptRelay for a missing file, and for an older file without a head.
+    `spans`. Raises CorruptRelay for a missing file, and for an older file without a head.
     """
     found = sorted(
         (suffix, size_bytes)
@@ -153,11 +175,9 @@ async def list_files(
 async def _file(
     disk: Disk, path: Path, suffix: int, size_bytes: int, *, is_last: bool, comes_again: bool
 ) -> RelayFile | None:
-    # whether a head is torn can only be judged by the whole file
-    wanted = size_bytes if is_last else head_size(await _read(disk, path, HEAD.size))
-    data = await _read(disk, path, min(size_bytes, wanted))
-    for frame in scan(path, data, suffix, is_last=is_last, comes_again=comes_again):
-        return RelayFile(suffix, frame.commit_ts, frame.kind is FrameKind.START, size_bytes)
+    frames = spans(disk, path, suffix, size_bytes, is_last=is_last, comes_again=comes_again)
+    async for head in frames:
+        return RelayFile(suffix, head.commit_ts, head.kind is FrameKind.START, size_bytes)
     return None
 
 
@@ -167,6 +187,13 @@ def chain_of(files: Sequence[RelayFile]) -> Sequence[RelayFile]:
     return files[starts[-1] :] if starts else files
 
 
-async def _read(disk: Disk, path: Path, size_bytes: int) -> bytes:
-    (data,) = await disk.read(path, [(0, size_bytes)])
-    return data
+def _spans(
+    disk: Disk, directory: Path, file: RelayFile, *, is_last: bool
+) -> AsyncIterator[FramePlace]:
+    path = directory / file_name(file.suffix)
+    return spans(disk, path, file.suffix, file.size_bytes, is_last=is_last)
+
+
+async def _body(disk: Disk, path: Path, span: FramePlace) -> bytes:
+    (body,) = await disk.read(path, [(span.begin, span.end - span.begin)])
+    return body

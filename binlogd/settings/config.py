@@ -40,6 +40,8 @@ from binlogd.settings.quantities import (
 _WILDCARDS = ("0.0.0.0", "::")
 HIDDEN = "***"
 TIDB_STATUS_PORT = 10080
+HELD_BYTES_MAX = 16 << 20
+"""A larger binlog is written to a file while it comes, if it is as TiDB writes them."""
 
 
 class _Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -422,12 +424,11 @@ def _check(config: Config) -> None:
     retention_s("drainer.trash-retention", config.drainer.trash_retention)
     kept_s("syncer.to.retention-time", config.syncer.to.retention_time)
     kept_s("archive.keep", config.archive.keep)
-    budget = config.pump.memory_budget
-    if budget < 2 * config.pump.max_message_size:
+    budget, held = config.pump.memory_budget, min(config.pump.max_message_size, HELD_BYTES_MAX)
+    if budget < 2 * held:
         raise ConfigError(
-            f"pump.memory-budget: {budget} bytes are less than twice"
-            f" pump.max-message-size ({config.pump.max_message_size}): one such binlog may be on"
-            " its way in while another is on its way out; raise the one or lower the other"
+            f"pump.memory-budget: {budget} bytes are less than twice {held}: a binlog of so many"
+            " bytes may be held on its way in, and another on its way out; raise it"
         )
     _check_trash(config)
     _check_relay(config.syncer)

@@ -33,7 +33,7 @@ def newest_version(source: Input, end: Tso, before_ts: int) -> int:
     after = max(source.gone_ts(), plus_ms(Tso(before_ts), -ASKED_MS), Tso(0))
     newest = 0
     for binlog in source.binlogs(after, min(end, plus_ms(Tso(before_ts), ASKED_MS))):
-        if binlog.start_ts < before_ts and not peek.peek(binlog.payload).ddl_job_id:
+        if binlog.start_ts < before_ts and not peek.peek(bytes(binlog.payload)).ddl_job_id:
             newest = max(newest, peek.changes(binlog.payload, lambda _: False)[0])
     return newest
 
@@ -100,7 +100,7 @@ def doubts_of(source: Input, asked: Iterable[DoubtWait], end: Tso) -> tuple[Doub
             if number == LOOKED_AT_MAX:
                 limit = number
                 break
-            if not binlog.is_fake and not peek.peek(binlog.payload).ddl_job_id:
+            if not binlog.is_fake and not peek.peek(bytes(binlog.payload)).ddl_job_id:
                 version, tables = peek.changes(binlog.payload, {each.table_id}.__contains__)
                 for change in tables:
                     each.take(change, version, binlog.commit_ts)

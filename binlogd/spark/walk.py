@@ -79,7 +79,7 @@ class LogWalk:
 
     def _begin(self, first: CommittedBinlog) -> None:
         """The schema that the first transaction finds. Its own job, if it is a DDL, comes then."""
-        own = peek.peek(first.payload).ddl_job_id
+        own = peek.peek(bytes(first.payload)).ddl_job_id
         self._schema = self._known.tracker_at(first.commit_ts, own)
 
     def _ddl(self, binlog: CommittedBinlog, body: peek.Body) -> Iterator[Step]:

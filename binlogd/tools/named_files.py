@@ -125,7 +125,7 @@ def relay_transactions(
                 last_ts = frame.commit_ts
                 continue
             assert reader is not None, "a head comes first"
-            for entry in entries_of(file, offset, frame):
+            for entry in entries_of(file, offset, frame.body):
                 if entry.commit_ts > window.stop:
                     return
                 found = _read(reader, entry, FilePosition(file, offset), window.start)
@@ -138,11 +138,12 @@ def _read(
     reader: RawReader, entry: RelayEntry, place: FilePosition, start: Tso
 ) -> Transaction | None:
     job = job_from_json(entry.job) if entry.job else None
+    payload = bytes(entry.payload)
     if entry.commit_ts < start:
-        reader.pass_over(entry.payload, job)
+        reader.pass_over(payload, job)
         return None
-    start_ts = Tso(peek(entry.payload).start_ts)
-    return reader.read(start_ts, entry.commit_ts, entry.payload, job, place=place)
+    start_ts = Tso(peek(payload).start_ts)
+    return reader.read(start_ts, entry.commit_ts, payload, job, place=place)
 
 
 def _reader(snapshot: bytes, following: Sequence[Path], newest: Path) -> RawReader:
@@ -158,7 +159,7 @@ def _jobs(files: Sequence[Path], newest: Path) -> Iterator[Job]:
             if frame.kind is FrameKind.START and number:
                 return
             if frame.kind is FrameKind.GROUP:
-                for entry in entries_of(file, offset, frame):
+                for entry in entries_of(file, offset, frame.body):
                     if entry.job:
                         yield job_from_json(entry.job)
 

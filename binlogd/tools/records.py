@@ -81,7 +81,7 @@ def _of_relay(source: Source, meter: Meter) -> Iterator[RecordLine]:
             meter.read_bytes += size_bytes
             detail = f"schema of {len(frame.body)} bytes"
             if frame.kind is FrameKind.GROUP:
-                detail = f"{len(entries_of(file, offset, frame))} transactions"
+                detail = f"{len(entries_of(file, offset, frame.body))} transactions"
             name = frame.kind.name.lower()
             yield RecordLine(
                 FilePosition(file, offset), size_bytes, name, NO_TS, frame.commit_ts, detail

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from binlogd.binlog import CommittedBinlog
+from binlogd.binlog import CommittedBinlog, Payload
 from binlogd.errors import MalformedBinlog
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.tidb.varint import bytes_field
@@ -141,10 +141,12 @@ def decode_pull_request(message: bytes) -> PullRequest:
     return PullRequest(cluster_id, Tso(after))
 
 
-def pull_answer_parts(binlog: CommittedBinlog) -> tuple[bytes, bytes, bytes]:
-    """PullBinlogResp with this binlog as its entity, in three parts: the payload is as it is."""
+def pull_answer_parts(binlog: CommittedBinlog) -> Iterator[bytes]:
+    """PullBinlogResp with this binlog as its entity; its payload is as it is."""
     begin, end = _around_payload(binlog)
-    return begin, binlog.payload, end
+    yield begin
+    yield from _pieces(binlog.payload, max(1, len(binlog.payload)))
+    yield end
 
 
 def _around_payload(binlog: CommittedBinlog) -> tuple[bytes, bytes]:
@@ -194,11 +196,9 @@ def pull_chunks(binlogs: Iterable[CommittedBinlog], *, chunk_bytes: int) -> Iter
         begin, end = _around_payload(binlog)
         length = len(begin) + len(payload) + len(end)
         parts += (b"\x00" + length.to_bytes(4, "big"), begin)
-        if length >= chunk_bytes:
+        if length >= chunk_bytes or not isinstance(payload, bytes):
             yield b"".join(parts)
-            view = memoryview(payload)
-            for at in range(0, len(payload), chunk_bytes):
-                yield bytes(view[at : at + chunk_bytes])
+            yield from _pieces(payload, chunk_bytes)
             parts, size = [end], len(end)
         else:
             parts += (payload, end)
@@ -208,6 +208,15 @@ def pull_chunks(binlogs: Iterable[CommittedBinlog], *, chunk_bytes: int) -> Iter
             parts, size = [], 0
     if parts:
         yield b"".join(parts)
+
+
+def _pieces(payload: Payload, chunk_bytes: int) -> Iterator[bytes]:
+    if not isinstance(payload, bytes):
+        yield from payload.pieces()
+        return
+    view = memoryview(payload)
+    for at in range(0, len(payload), chunk_bytes):
+        yield bytes(view[at : at + chunk_bytes])
 
 
 def _meta(meta: bytes) -> tuple[int, int]:

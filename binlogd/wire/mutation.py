@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from binlogd.binlog import Payload
 from binlogd.errors import MalformedBinlog
 from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.wire.fields import (
@@ -28,7 +30,7 @@ from binlogd.wire.fields import (
     signed,
     uvarint,
 )
-from binlogd.wire.slices import RowSlices
+from binlogd.wire.slices import HEAD_BYTES_MAX, WINDOW_BYTES, RowSlices, cut
 
 LARGE_BYTES = 4 << 20
 """Rows of a table mutation of this size are cut out of the binlog when they are asked for."""
@@ -41,6 +43,7 @@ _TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
 }
 _DELETED_IDS, _SEQUENCE = 4, 7  # packed or not
 _SEQUENCE_RUN = re.compile(rb"(?:\x38[\x00-\x7f])+")
+_TABLE_ID: Final = 0x08
 
 
 class Mutation(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +62,8 @@ class Mutation(msgspec.Struct, frozen=True, gc=False):
 
 def table_mutation(data: bytes, begin: int, end: int) -> Mutation:
     """Reads one. Raises MalformedBinlog."""
+    if end - begin >= LARGE_BYTES:
+        return large_table_mutation(data, begin, end)
     try:
         plain = _plain_table_mutation(data, begin, end)
     except IndexError:
@@ -70,17 +75,14 @@ def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every 
     data: bytes, pos: int, end: int
 ) -> Mutation | None:
     """As TiDB writes it: table id, rows, sequence; None for anything else. Hot: few calls."""
-    if data[pos] != 0x08:
+    if data[pos] != _TABLE_ID:
         return None
-    is_large = end - pos >= LARGE_BYTES
     table_id = data[pos + 1]
     pos += 2
     if table_id > 0x7F:
         table_id, pos = read_uvarint(data, pos - 1)
         if table_id >> 56:  # no table has such an id
             return None
-    if is_large:
-        return _large_table_mutation(data, table_id, pos, end)
     inserted: list[bytes] = []
     updated: list[bytes] = []
     deleted: list[bytes] = []
@@ -124,30 +126,49 @@ def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every 
     return Mutation(table_id, inserted, updated, deleted, sequence)
 
 
-def _large_table_mutation(data: bytes, table_id: int, pos: int, end: int) -> Mutation | None:
+def large_table_mutation(data: Payload, begin: int, end: int) -> Mutation:
+    """`table_mutation` of megabytes, which may lie on the disk."""
+    head = cut(data, begin, begin + HEAD_BYTES_MAX)
+    plain: Mutation | None = None
+    try:
+        if head[0] == _TABLE_ID:
+            table_id, at = read_uvarint(head, 1)
+            if not table_id >> 56:  # no table has such an id
+                plain = _large_table_mutation(data, table_id, begin + at, end)
+    except (IndexError, MalformedBinlog):
+        plain = None  # not as TiDB writes it
+    return plain or _any_table_mutation(cut(data, begin, end))
+
+
+def _large_table_mutation(data: Payload, table_id: int, pos: int, end: int) -> Mutation | None:
     """The same for megabytes of rows: they stay where they are."""
-    rows = {tag: RowSlices(data) for tag in (0x12, 0x1A, 0x32)}
-    while (tag := data[pos]) != 0x38:
-        of_kind = rows.get(tag)
-        size, begin = data[pos + 1], pos + 2
+    rows = {tag: RowSlices(data, tag) for tag in (0x12, 0x1A, 0x32)}
+    window, at = b"", pos
+    while True:  # ends with the rows: each turn steps over one
+        here = pos - at
+        if here + HEAD_BYTES_MAX > len(window):
+            window, at, here = cut(data, pos, min(pos + WINDOW_BYTES, end)), pos, 0
+        tag = window[here]
+        if tag == 0x38:
+            break
+        size, begin = window[here + 1], here + 2
         if size > 0x7F:
-            more = data[begin]
-            begin += 1
-            if more < 0x80:
-                size = size & 0x7F | more << 7
-            else:
-                size, begin = read_uvarint(data, pos + 1)
-        pos = begin + size
+            size, begin = read_uvarint(window, here + 1)
+        of_kind, place = rows.get(tag), pos
+        pos = at + begin + size
         if of_kind is None or pos >= end:
             return None
-        of_kind.append(begin, pos)
-    sequence = data[pos + 1 : end : 2]
+        of_kind.append(place, size)
+    kinds = bytearray()
+    while pos < end:
+        window = cut(data, pos, min(pos + WINDOW_BYTES, end))
+        pos += len(window)
+        kinds += window[1::2]
+        if len(window) % 2 or window[::2] != b"\x38" * (len(window) // 2):
+            return None
+    sequence = bytes(kinds)
     counts = sequence.count(INSERT), sequence.count(UPDATE), sequence.count(DELETE)
-    if (
-        counts != tuple(map(len, rows.values()))
-        or sum(counts) * 2 != end - pos
-        or data[pos:end:2] != b"\x38" * len(sequence)
-    ):
+    if counts != tuple(map(len, rows.values())) or sum(counts) != len(sequence):
         return None
     return Mutation(table_id, rows[0x12], rows[0x1A], rows[0x32], sequence)
 

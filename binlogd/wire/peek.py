@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from binlogd.binlog import BinlogType
+from binlogd.binlog import BinlogType, Payload, StoredPayload
 from binlogd.errors import Corrupt, MalformedBinlog
 from binlogd.tso import Tso
 from binlogd.wire.fields import (
@@ -29,11 +29,19 @@ from binlogd.wire.fields import (
     signed32,
     uvarint,
 )
+from binlogd.wire.mutation import (
+    LARGE_BYTES,
+    encode_table_mutation,
+    large_table_mutation,
+    table_mutation,
+)
 from binlogd.wire.mutation import Mutation as Mutation
-from binlogd.wire.mutation import encode_table_mutation, table_mutation
 
 NO_DDL: Final = b"\x38\x00\x40\x00"
 """How the canonical form ends of all binlogs but those of a DDL."""
+_FIRST_BYTES = 256 << 10
+_FIELD_BYTES = 32
+"""More than a tag, and the varint behind it."""
 _TABLES = 0x12  # the tag of PrewriteValue.mutations
 _TABLE_ID = 0x08  # the tag of TableMutation.table_id
 
@@ -146,13 +154,23 @@ def begin(piece: bytes) -> Begin | None:
     return Begin(piece[key_at:value_at], value_at, int64(head[2]))
 
 
-def is_canonical(payload: bytes) -> bool:
-    """Whether these are the bytes that a Pump would store."""
-    return _marks(payload) is not None
+def large_rows(first: bytes, last: bytes, size: int) -> tuple[int, int] | None:
+    """Where the rows of a payload of `size` bytes begin and end, by its first bytes and its last;
+    None unless it is canonical, with rows and without a DDL, and its key ends in the first ones."""
+    found = begin(first)
+    if found is None or not last.endswith(NO_DDL) or first[found.value_at :][:1] != b"\x2a":
+        return None
+    try:
+        length, rows_at = read_uvarint(first, found.value_at + 1)
+    except MalformedBinlog:
+        return None
+    is_whole = rows_at + length + len(NO_DDL) == size
+    return (rows_at, rows_at + length) if is_whole and first[rows_at - 1] else None
 
 
-def body(payload: bytes) -> Body:
+def body(payload: Payload) -> Body:
     """Rows and DDL of a payload. Raises MalformedBinlog."""
+    payload = bytes(payload)
     marks = _marks(payload)
     if marks is not None:
         return Body(
@@ -170,8 +188,10 @@ def body(payload: bytes) -> Body:
     )
 
 
-def ddl(payload: bytes) -> Body | None:
+def ddl(payload: Payload) -> Body | None:
     """The body of a payload with a DDL; None where there are rows. Raises MalformedBinlog. Hot."""
+    if not isinstance(payload, bytes):
+        return None
     if payload.endswith(NO_DDL):
         return None
     found = body(payload)
@@ -302,18 +322,21 @@ def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
 
 
 def changes(
-    payload: bytes, is_wanted: Callable[[int], bool] | None = None
+    payload: Payload, is_wanted: Callable[[int], bool] | None = None
 ) -> tuple[int, list[Mutation]]:
     """The `mutations` of a payload, whose rows are not copied as a whole. Raises as that.
 
     With `is_wanted`, of the table ids for which it says so only; others are stepped over.
     """
-    marks = _marks(payload)
-    if marks is not None:
-        found = _mutations_in(payload, marks.rows_at, marks.rows_end, is_wanted)
-        if found is not None:
-            return found
-    version, tables = mutations(body(payload).prewrite_value)
+    if isinstance(payload, bytes):
+        marks = _marks(payload)
+        if marks is not None:
+            found = _mutations_in(payload, marks.rows_at, marks.rows_end, is_wanted)
+            if found is not None:
+                return found
+        version, tables = mutations(body(payload).prewrite_value)
+    else:
+        version, tables = _stored_mutations(payload)
     return version, [each for each in tables if is_wanted is None or is_wanted(each.table_id)]
 
 
@@ -342,6 +365,32 @@ def _mutations_in(
     except (IndexError, MalformedBinlog):
         return None
     return (schema_version, tables) if pos == end else None
+
+
+def _stored_mutations(data: StoredPayload) -> tuple[int, list[Mutation]]:
+    """As `_mutations_in`, of what lies on the disk."""
+    size = len(data)
+    rows = large_rows(data.cut(0, _FIRST_BYTES), data.cut(size - len(NO_DDL), size), size)
+    assert rows is not None, "a stored payload has rows"
+    schema_version, tables = 0, list[Mutation]()
+    pos, end = rows
+    try:
+        head = data.cut(pos, pos + _FIELD_BYTES)
+        if head.startswith(b"\x08"):
+            value, at = read_uvarint(head, 1)
+            schema_version, pos = signed(value), pos + at
+        while pos < end and (head := data.cut(pos, pos + _FIELD_BYTES))[0] == _TABLES:
+            length, at = read_uvarint(head, 1)
+            begin, pos = pos + at, pos + at + length
+            if pos > end:
+                break
+            if length < LARGE_BYTES:
+                tables.append(table_mutation(data.cut(begin, pos), 0, length))
+            else:
+                tables.append(large_table_mutation(data, begin, pos))
+    except MalformedBinlog:
+        pos = 0
+    return (schema_version, tables) if pos == end else _any_mutations(data.cut(*rows))
 
 
 def _any_mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:

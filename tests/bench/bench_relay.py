@@ -73,7 +73,7 @@ async def append(load: Load, groups: Groups, disk: PosixDisk, directory: Path) -
 
 
 async def _bare(groups: Groups, disk: PosixDisk, path: Path) -> tuple[float, float]:
-    parts = [b"".join(entry.payload for entry in group) for group in groups]
+    parts = [b"".join(bytes(entry.payload) for entry in group) for group in groups]
     file = await disk.open_append(path, create=True)
     begun, begun_cpu = perf_counter(), process_time()
     for part in parts:

@@ -136,6 +136,11 @@ def one_transaction(size_bytes: int) -> Load:
     return maker.load("one_transaction", maker.transactions(changes, rows), rows)
 
 
+def wide_setup(columns: int) -> Load:
+    """An empty table of `wide_def`, and no rows."""
+    return _Maker(1, wide_def("t0", columns)).load("wide", [], 0)
+
+
 class Stream:
     """New rows as they are wanted, for two tables `t0` and `t1`; `setup` makes these."""
 

@@ -90,7 +90,7 @@ def server_of(mariadb: Place) -> MySqlServer:
 
 def halves(binlog: CommittedBinlog) -> tuple[bytes, bytes]:
     """The Prewrite and the Commit that TiDB sends for it."""
-    key, body = peek.prewrite_key(binlog.payload), peek.body(binlog.payload)
+    key, body = peek.prewrite_key(bytes(binlog.payload)), peek.body(binlog.payload)
     query, job_id, state = body.ddl_query or None, body.ddl_job_id, body.ddl_schema_state
     prewrite = peek.prewrite_binlog(
         binlog.start_ts,

@@ -123,3 +123,14 @@ async def test_directories_sync_and_space_is_counted(disk: Disk, home: Path) -> 
     space = await disk.space(home)
     assert space.capacity_bytes >= space.free_bytes > 0
     assert disk.boot_id() == disk.boot_id() != ""
+
+
+async def test_an_open_file_is_read_after_its_name_has_gone(disk: Disk, home: Path) -> None:
+    file = await disk.open_append(home / "x", create=True)
+    await file.append([b"0123456789"], sync=True)
+    await file.close()
+    opened = await disk.open_read(home / "x")
+    await disk.remove([home / "x"])
+    assert (opened.read(2, 3), opened.read(8, 5), opened.read(20, 5)) == (b"234", b"89", b"")
+    with pytest.raises(FileNotFoundError):
+        await disk.open_read(home / "x")

@@ -1,4 +1,4 @@
-"""A large transaction passes a real process within its memory budget: received, logged, served."""
+"""A large transaction passes a real process that never holds it: received, logged, served."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.large_binlogs import (
 from tests.support.pump_world import at, commit, prewrite
 
 MIB = 1 << 20
-SLACK = 48 * MIB
+SLACK = 40 * MIB
 """What a process takes for all else: windows of connections, page tables, threads that begin."""
 
 
@@ -39,7 +39,7 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
 def configure(appliance: Appliance, message_bytes: int) -> None:
     appliance.configure("[drainer]\nenabled = false\n")
     with appliance.config_file.open("a") as file:
-        file.write(f"max-message-size = {message_bytes}\nmemory-budget = {2 * message_bytes}\n")
+        file.write(f'max-message-size = {message_bytes}\nmemory-budget = "32 MiB"\n')
 
 
 class Watched:
@@ -81,18 +81,18 @@ async def one_large_transaction(appliance: Appliance, value_bytes: int) -> tuple
     "size_mib",
     [96, pytest.param(1000, marks=pytest.mark.soak)],
 )
-async def test_a_large_transaction_is_held_once_on_its_way_in_and_once_on_its_way_out(
+async def test_a_large_transaction_is_held_neither_on_its_way_in_nor_on_its_way_out(
     appliance: Appliance, size_mib: int
 ) -> None:
     configure(appliance, (size_mib + 1) * MIB)
     appliance.start()
     written, pulled = await one_large_transaction(appliance, size_mib * MIB)
-    assert written <= size_mib * MIB + SLACK
-    assert pulled <= size_mib * MIB + SLACK  # two pullers: each in its turn
+    assert written <= SLACK
+    assert pulled <= SLACK  # two pullers at once
     assert appliance.stop() == 0
 
 
-async def test_several_large_writers_wait_for_each_other(appliance: Appliance) -> None:
+async def test_several_large_writers_at_once_take_little_memory(appliance: Appliance) -> None:
     size_mib, writers = 40, 6
     configure(appliance, (size_mib + 1) * MIB)
     appliance.start()
@@ -107,7 +107,7 @@ async def test_several_large_writers_wait_for_each_other(appliance: Appliance) -
                 group.create_task(write_large(channel, at(10 + number), size_mib * MIB))
         for number in range(writers):
             await client.write(commit(10 + number, 30 + number))
-        assert watched.grown() <= 2 * size_mib * MIB + SLACK  # of 240
+        assert watched.grown() <= SLACK  # of 240
     for channel in channels:
         channel.close()
 

@@ -136,6 +136,9 @@ class SimDisk:
         await self._wait()
         return [bytes(content[offset : offset + length]) for offset, length in ranges]
 
+    async def open_read(self, path: Path) -> SimReadFile:
+        return SimReadFile(self._file(path))
+
     async def checksum(self, path: Path, length: int) -> int:
         content = bytes(self._file(path).content[:length])
         if len(content) < length:
@@ -151,6 +154,20 @@ class SimDisk:
         for path in paths:
             self.files.pop(path, None)
             self.databases.remove(path)
+
+    async def rename(self, source: Path, target: Path) -> None:
+        file = self._file(source)
+        assert target not in self.files, f"{target} is there"
+        file.is_name_durable = False
+        self.files[target] = self.files.pop(source)
+        await self.sync_directory(target.parent)
+
+    async def overwrite(self, path: Path, begin: int, content: bytes) -> None:
+        file = self._file(path)
+        assert begin + len(content) <= len(file.content), "bytes that are not there"
+        await self._wait("write_s")
+        file.content[begin : begin + len(content)] = content
+        await self.sync(file)
 
     async def write_whole(self, path: Path, content: bytes) -> None:
         self._need(path.parent)
@@ -271,6 +288,16 @@ class SimAppendFile:
     async def close(self) -> None:
         await asyncio.sleep(0)  # a hop to a thread, which who is cancelled may never make
         self._is_open = False
+
+
+class SimReadFile:
+    """A file of a SimDisk that is read."""
+
+    def __init__(self, file: SimFile) -> None:
+        self._file = file
+
+    def read(self, begin: int, size: int) -> bytes:
+        return bytes(self._file.content[begin : begin + size])
 
 
 class SimLock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import google_crc32c
@@ -33,18 +33,28 @@ def _value_pieces(value_bytes: int) -> Iterator[bytes]:
 
 async def write_large(channel: Channel, start_ts: Tso, value_bytes: int) -> None:
     """One WriteBinlog of such a Prewrite. Raises GRPCError."""
-    payload_bytes = sum(map(len, prewrite_pieces(start_ts, value_bytes)))
-    head = b"\x08" + uvarint(CLUSTER) + b"\x12" + uvarint(payload_bytes)
-    size = len(head) + payload_bytes
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in prewrite_pieces(start_ts, value_bytes):
+            yield piece
+
+    await send_payload(channel, sum(map(len, prewrite_pieces(start_ts, value_bytes))), pieces())
+
+
+async def send_payload(channel: Channel, size_bytes: int, pieces: AsyncIterator[bytes]) -> None:
+    """One WriteBinlog of a payload that comes in pieces. Raises GRPCError."""
+    head = b"\x08" + uvarint(CLUSTER) + b"\x12" + uvarint(size_bytes)
+    size = len(head) + size_bytes
     async with channel.request(
         "/binlog.Pump/WriteBinlog", Cardinality.UNARY_UNARY, bytes, bytes
     ) as stream:
         await stream.send_request()
         body = stream._stream
-        await body.send_data(b"\x00" + size.to_bytes(4, "big") + head)
-        for piece in prewrite_pieces(start_ts, value_bytes):
-            await body.send_data(piece)
-        await body.end()
+        with stream._wrapper:  # who ends what waits when the connection is lost
+            await body.send_data(b"\x00" + size.to_bytes(4, "big") + head)
+            async for piece in pieces:
+                await body.send_data(piece)
+            await body.end()
         stream._send_message_done = stream._end_done = True  # it was sent in pieces
         answer = await stream.recv_message()
     assert answer == b"", answer

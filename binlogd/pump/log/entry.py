@@ -13,6 +13,7 @@ import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
+from binlogd.log.outline import whole_bytes
 from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.log.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
@@ -99,11 +100,12 @@ def kind_of(payload: bytes) -> Kind | None:
 
 
 def entry_of(pointer: ValuePointer, payload: bytes, path: Callable[[FileId], Path]) -> Entry:
-    """The entry of a record that was read from the log. Raises CorruptRecord."""
+    """The entry of a record that was read from the log, or of its `Outline`. Raises
+    CorruptRecord."""
     try:
         kind = kind_of(payload)
     except MalformedBinlog as error:
         raise CorruptRecord(path(pointer.fid), pointer.offset, str(error)) from error
     if kind is None:  # written by an old version of the original; filed as an outcome of nothing
         kind = Kind(BinlogType.ROLLBACK, NO_TS, NO_TS)
-    return Entry(*kind, pointer.fid, pointer.offset, len(payload))
+    return Entry(*kind, pointer.fid, pointer.offset, whole_bytes(payload))

@@ -14,7 +14,6 @@ Source: tidb-binlog pump/storage/vlog.go; docs/FORMAT.md, value log.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +26,7 @@ from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.log import gone, record
 from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import Segment
+from binlogd.log.outline import outline
 from binlogd.log.pointer import (
     FIRST,
     MISSING,
@@ -39,17 +39,18 @@ from binlogd.log.pointer import (
 )
 from binlogd.log.runs import cut, runs
 from binlogd.log.scan import End, Ending, resumes, scan
+from binlogd.log.stored import StoredRecord
 from binlogd.ports import AppendFile, Disk
 from binlogd.pump.log import pieces
+from binlogd.pump.log.failure import failed
 from binlogd.pump.log.measures import Measures
+from binlogd.pump.log.spool import SPOOL_SUFFIX, Spool
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
 SEAL_AT_CLOSE_BYTES = 50 << 10
 """A segment at least this large is sealed at close, so that the next start need not scan it."""
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 Records = list[tuple[ValuePointer, bytes]]
 
@@ -115,7 +116,8 @@ class ValueLog:
             raise ConfigError(f"{directory}: {error}: move that file away") from error
         found = {fid: size for fid, size in fids.items() if fid is not None}
         left_over = [fid for fid in found if first_fid is not None and fid < first_fid]
-        await disk.remove([opened.path(fid) for fid in left_over])
+        spools = [directory / name for name in sizes if name.endswith(SPOOL_SUFFIX)]
+        await disk.remove([*map(opened.path, left_over), *spools])
         remembered = {segment.fid: segment for segment in known}
         for fid in sorted(found.keys() - set(left_over)):
             segment = remembered.get(fid) or Segment(fid, is_sealed=False, size_bytes=0)
@@ -131,7 +133,8 @@ class ValueLog:
     async def recover(
         self, start: ValuePointer, acknowledged: Acknowledged
     ) -> AsyncGenerator[Records, None]:
-        """Every record from `start` on, some megabytes at a time; cuts a torn tail.
+        """Every record from `start` on, some megabytes at a time, of large ones the `Outline`; cuts
+        a torn tail.
 
         The caller reports the timestamps it finds by `note`. Raises CorruptRecord for damage,
         LogFailed when the disk cannot be read.
@@ -200,6 +203,23 @@ class ValueLog:
             self._flushed_at = begin
             self._grown(current, max_ts)
         return ValuePointer(fid, begin)
+
+    async def spool(self, name: str) -> Spool:
+        """A file beside the segments, for `take_over`. Raises LogFailed or DiskFull."""
+        return await Spool.begin(self._disk, self._directory / f"{name}{SPOOL_SUFFIX}")
+
+    async def take_over(self, spool: Spool, max_ts: Tso) -> ValuePointer:
+        """Goes on in the file of a finished spool, which begins with it. Raises as `append`."""
+        try:
+            await self._seal_off(await self._writable())
+            fid = FileId(max(self._segments) + 1)
+            await spool.become(self.path(fid))
+        except OSError as error:
+            await self._cut_now()
+            raise await self._failure(error) from error
+        self._current, self._flushed_at = spool.file, 0
+        self._set(Segment(fid, is_sealed=False, size_bytes=spool.file.size, max_ts=max_ts))
+        return ValuePointer(fid, 0)
 
     def note(self, fid: FileId, *, max_ts: Tso = NO_TS, needed_ts: Tso = NO_TS) -> None:
         """Raises the timestamps of a segment; for one that is gone, nothing happens."""
@@ -290,16 +310,14 @@ class ValueLog:
                     raise CorruptRecord(path, *wrong)
         return payloads
 
-    def pieces(self, place: Place) -> AsyncGenerator[bytes, None]:
-        """The payload at a place, a few megabytes at a time, for one that is too large to be held
-        twice. Only when it has ended has the payload been checked.
-
-        Raises CorruptRecord or LogFailed.
-        """
-        return pieces.of_payload(self._disk, self.path(place.fid), place)
+    async def stored(self, place: Place) -> StoredRecord:
+        """The payload at a place, checked and left there, for one that is too large to be held.
+        Raises CorruptRecord or LogFailed."""
+        return await pieces.stored(self._disk, self.path(place.fid), place)
 
     async def scan(self, start: ValuePointer) -> AsyncGenerator[Records, None]:
-        """The acknowledged records from `start` up to the present end of the log.
+        """The acknowledged records from `start` up to the present end of the log, of large ones the
+        `Outline`.
 
         Raises CorruptRecord or LogFailed.
         """
@@ -393,7 +411,8 @@ class ValueLog:
 
     def _scan(self, fid: FileId, start: int) -> DiskReading[End]:
         size = self._segments[fid].size_bytes
-        return DiskReading(self._disk, self.path(fid), scan(record.FRAMING, start=start, size=size))
+        steps = scan(record.FRAMING, start=start, size=size, outline=outline)
+        return DiskReading(self._disk, self.path(fid), steps)
 
     async def _finish(self, fid: FileId, end: End, acknowledged: Acknowledged) -> None:
         """Settles what a recovery scan has found at the end of a segment."""
@@ -489,13 +508,16 @@ class ValueLog:
     async def _rotate(self, full: AppendFile) -> None:
         clock = asyncio.get_running_loop().time
         begin_s = clock()
+        await self._seal_off(full)
+        await self._create(FileId(max(self._segments) + 1))
+        self.measures.seconds["rotate"].observe(clock() - begin_s)
+
+    async def _seal_off(self, full: AppendFile) -> None:
         self._is_poisoned = True  # a footer that half got there must be cut away
         await self._seal(full)
         self._is_poisoned = False
         self._current = None  # first: who is cancelled at the next step must not seal it again
         await full.close()
-        await self._create(FileId(max(self._segments) + 1))
-        self.measures.seconds["rotate"].observe(clock() - begin_s)
 
     async def _create(self, fid: FileId) -> None:
         path = self.path(fid)
@@ -574,10 +596,5 @@ class ValueLog:
         log.warning("segment_repaired", path=str(path), size_bytes=size)
 
     async def _failure(self, error: OSError) -> DiskFull | LogFailed:
-        if error.errno in _NO_SPACE:
-            try:
-                return DiskFull((await self._disk.space(self._directory)).free_bytes, 0)
-            except OSError as again:
-                error = again
         last = max(self._segments, default=FileId(0))
-        return LogFailed(self.path(last), error)
+        return await failed(self._disk, self.path(last), error)

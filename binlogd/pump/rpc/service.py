@@ -16,19 +16,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from operator import attrgetter
 from typing import Protocol, cast
 
 import structlog
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
-from binlogd.binlog import CommittedBinlog, Late, others_like_it
+from binlogd.binlog import CommittedBinlog, Late
 from binlogd.errors import (
     BinlogdError,
-    LateCommit,
     MalformedBinlog,
-    RecordTooLarge,
     WrongCluster,
 )
 from binlogd.grpc.lane import CallSink
@@ -54,8 +51,18 @@ from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.merge.stream import MergeLimits, merged
 from binlogd.ports import BinlogSource, ClusterIdentity
 from binlogd.pump.budget import Budget
+from binlogd.pump.log.spool import Spool
 from binlogd.pump.rpc.batches import BatchService
+from binlogd.pump.rpc.large import (
+    SLOWER,
+    SPOOLED_BYTES_HELD,
+    large_write,
+    received,
+    spooled,
+)
 from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
+from binlogd.pump.rpc.refusals import missed, refusal, unreadable
+from binlogd.pump.spools import Spools
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
@@ -67,8 +74,6 @@ _CONTROL_MESSAGE_BYTES_MAX = 64 << 10
 _SLOW_S = 1.0
 _COMPLAINT_INTERVAL_S = 1.0
 _RPC_SECONDS = doubling(0.00005, 18)
-_LATE_NAMED_MAX = 100
-_BY_TIME = attrgetter("commit_ts")
 
 
 class LateCommitFeed(Protocol):
@@ -105,6 +110,7 @@ class ServiceLimits:
     message_bytes_max: int = 1 << 30
     bytes_in_flight_max: int = 1 << 30  # of unanswered writes; the next ones are not read
     bytes_waiting_max: int = 32 << 20  # that may arrive unread of those, of all connections
+    spooled_bytes_min: int = 16 << 20  # a larger message is written to a file while it comes
     stream_window_bytes: int = 4 << 20  # that can arrive unread of one write
     arrival_s: float = ARRIVAL_S  # for a call to say how much comes, and then for all of it
     pull_chunk_bytes: int = 64 << 10
@@ -133,9 +139,15 @@ class PumpService:
     """`binlog.Pump`: what TiDB writes to and a Drainer pulls from."""
 
     def __init__(
-        self, pump: BinlogWriter, cluster: ClusterIdentity, limits: ServiceLimits | None = None
+        self,
+        pump: BinlogWriter,
+        cluster: ClusterIdentity,
+        limits: ServiceLimits | None = None,
+        spools: Spools | None = None,
     ) -> None:
+        """`spools`: where large Prewrites are written to; without, they are gathered in memory."""
         self._pump = pump
+        self._spools = spools
         self._cluster = cluster
         self._limits = limits or ServiceLimits()
         self._streams = OpenStreams()
@@ -199,7 +211,7 @@ class PumpService:
             try:
                 requests.append(codec.decode_write_request(message))
             except MalformedBinlog as error:
-                requests.append(_unreadable(error))
+                requests.append(unreadable(error))
         return await self._taken(requests, sizes)
 
     async def write_payloads(
@@ -237,23 +249,72 @@ class PumpService:
     # --- WriteBinlog -----------------------------------------------------------------------
 
     async def _write_binlog(self, stream: BytesStream) -> None:
-        patience_s = self._limits.arrival_s
         size_bytes, is_compressed = await announced(
-            stream, self._limits.message_bytes_max, patience_s
+            stream, self._limits.message_bytes_max, self._limits.arrival_s
         )
-        async with self._held(size_bytes + MESSAGE_PREFIX_BYTES):
-            if is_compressed:
-                arriving = gathered(stream, BytesIO(), size_bytes)
-                message = await in_time(arriving, size_bytes, patience_s)
-                (outcome,) = await self._inflated(message)
-            else:
-                request = await in_time(_received(stream, size_bytes), size_bytes, patience_s)
-                with self._under_way(1):
-                    (outcome,) = await self._taken([request], [size_bytes])
+        if is_compressed:
+            outcome = await self._of_compressed(stream, size_bytes)
+        elif self._spools is not None and size_bytes >= self._limits.spooled_bytes_min:
+            outcome = await self._of_large(stream, size_bytes, self._spools)
+        else:
+            outcome = await self._of_whole(stream, b"", size_bytes)
         if outcome is not None:
             raise outcome
         note_written(stream)
         await send_empty(stream)
+
+    async def _of_whole(
+        self, stream: BytesStream, first: bytes, size_bytes: int
+    ) -> GRPCError | None:
+        """Gathers a request in memory, of which `first` is there."""
+        async with self._held(size_bytes + MESSAGE_PREFIX_BYTES):
+            arriving = received(stream, first, size_bytes)
+            request = await in_time(arriving, size_bytes, self._limits.arrival_s)
+            with self._under_way(1):
+                (outcome,) = await self._taken([request], [size_bytes])
+        return outcome
+
+    async def _of_compressed(self, stream: BytesStream, size_bytes: int) -> GRPCError | None:
+        async with self._held(size_bytes + MESSAGE_PREFIX_BYTES):
+            arriving = gathered(stream, BytesIO(), size_bytes)
+            message = await in_time(arriving, size_bytes, self._limits.arrival_s)
+            (outcome,) = await self._inflated(message)
+        return outcome
+
+    async def _of_large(
+        self, stream: BytesStream, size_bytes: int, spools: Spools
+    ) -> GRPCError | None:
+        """Writes a request to a file as it comes, and makes that a part of the log."""
+        clock = asyncio.get_running_loop().time
+        patience_s, begin_s = self._limits.arrival_s, clock()
+        first = await in_time(piece(stream, PIECE_BYTES), 0, patience_s)
+        begun = large_write(first, message_bytes=size_bytes)
+        if begun is None:
+            return await self._of_whole(stream, first, size_bytes)
+        outcome: BinlogdError | None = None
+        try:
+            await self._admitted(codec.WriteRequest(begun.cluster_id, begun.prewrite))
+            async with spools.begun(begun.prewrite) as spool:
+                async with self._held(SPOOLED_BYTES_HELD):
+                    arriving = spooled(stream, begun, spool)
+                    is_as_begun = await in_time(arriving, size_bytes * SLOWER, patience_s)
+                if not is_as_begun:
+                    return await self._read_back(begun.cluster_id, spool)
+                begin_s = clock()
+                with self._under_way(1):
+                    await spools.write(begun.prewrite, spool)
+        except BinlogdError as error:
+            outcome = error
+        self._account([size_bytes], [outcome], clock() - begin_s)
+        return None if outcome is None else refusal(outcome)
+
+    async def _read_back(self, cluster_id: int, spool: Spool) -> GRPCError | None:
+        """Writes a payload that does not end as TiDB's do, and has to be made anew."""
+        async with self._held(spool.payload_bytes):
+            request = codec.WriteRequest(cluster_id, await spool.payload())
+            with self._under_way(1):
+                (outcome,) = await self._taken([request], [spool.payload_bytes])
+        return outcome
 
     async def _inflated(self, message: bytes) -> Sequence[GRPCError | None]:
         """Writes a compressed request; what it grows to is not known beforehand."""
@@ -425,7 +486,7 @@ class PumpService:
         try:
             cluster_id, after = codec.decode_pull_request(message)
         except MalformedBinlog as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
         clock = asyncio.get_running_loop().time
         begin_s = clock()
         label = "fail"
@@ -537,46 +598,3 @@ class CisternService:
 
     async def _answer_nothing(self, stream: BytesStream) -> None:
         await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
-
-
-def missed(late: Sequence[Late], sent_ts: Tso) -> GRPCError | None:
-    """What a puller is told who has come further than commits that came since; the connection after
-    it goes on without them, as the original's would. It can find out about them if all are named:
-    where there are many, not even their number is sure."""
-    behind = sorted((each for each in late if each.commit_ts <= sent_ts), key=_BY_TIME)
-    if not behind:
-        return None
-    others = len(behind if len(late) <= _LATE_NAMED_MAX else late) - 1
-    more = others_like_it(others, behind[1:_LATE_NAMED_MAX])
-    return GRPCError(Status.DATA_LOSS, LateCommit(*behind[0], more).told)
-
-
-def refusal(error: BinlogdError | GRPCError) -> GRPCError:
-    """The status that a Go client would get for this error."""
-    if isinstance(error, GRPCError):
-        return error
-    if isinstance(error, RecordTooLarge):
-        return GRPCError(Status.RESOURCE_EXHAUSTED, f"grpc: {error}")
-    return GRPCError(Status.UNKNOWN, str(error))
-
-
-async def _received(stream: BytesStream, size_bytes: int) -> codec.WriteRequest | GRPCError:
-    """A WriteBinlogReq of that size. Of a large one, only its payload is ever held, and once."""
-    first = await piece(stream, min(size_bytes, PIECE_BYTES))
-    if size_bytes > len(first):
-        head = codec.write_request_head(first, message_bytes=size_bytes)
-        so_far = BytesIO()
-        so_far.write(memoryview(first)[0 if head is None else head.payload_at :])
-        message = await gathered(stream, so_far, size_bytes - len(first))
-        if head is not None:
-            return codec.WriteRequest(head.cluster_id, message)
-    else:
-        message = first
-    try:
-        return codec.decode_write_request(message)
-    except MalformedBinlog as error:
-        return _unreadable(error)
-
-
-def _unreadable(error: MalformedBinlog) -> GRPCError:
-    return GRPCError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}")

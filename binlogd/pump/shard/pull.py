@@ -1,7 +1,8 @@
 """What a shard gives to those who pull: commits in order, each joined with its prewrite.
 
-A binlog that is larger than a batch comes alone: it is announced, has its share of the budget that
-all pulls have in common, and is joined while it is read, so that it is in memory once.
+A binlog that is larger than a batch comes alone: it is announced, and read once to check it when
+the puller asks for it. Its rows are left in the log (`StoredPayload`). Where that cannot be, it has
+its share of the budget that all pulls have in common.
 
 Invariant I5. A pull is in commit_ts order, complete up to the `resolved_ts` it promises, and never
 ahead of the watermark. A puller who keeps up is served from memory; one who is behind reads the
@@ -16,14 +17,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from io import BytesIO
 
 import structlog
 
-from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
+from binlogd.binlog import BinlogType, CommittedBinlog, Payload, Pulled
 from binlogd.errors import Behind, CorruptRecord
 from binlogd.log.pointer import Place
-from binlogd.pump.budget import Budget
+from binlogd.log.stored import PIECE_BYTES
+from binlogd.pump.budget import Budget, Held
 from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut
 from binlogd.pump.shard.shard import Shard
 from binlogd.pump.shard.window import Kept
@@ -46,7 +47,7 @@ class PullOptions:
 class ShardSource:
     """A `BinlogSource` over one shard; any number of pulls, each on its own.
 
-    `room` is what large binlogs of all pulls may take together.
+    `room` is what large binlogs of all pulls that are held may take together.
     """
 
     def __init__(self, shard: Shard, options: PullOptions, room: Budget) -> None:
@@ -63,7 +64,7 @@ class ShardSource:
         they do not read, LogFailed or IndexUnavailable.
         """
         position = max(after, self._shard.filer.marks.gc_ts) if after <= NO_TS else after
-        announced = 0
+        is_announced = False
         while not self._shard.has_stopped:  # ends with the shard, or with the puller
             changed, filed = self._shard.changed.next, self._shard.filer.filed.next
             watermark = self._shard.watermark
@@ -75,19 +76,11 @@ class ShardSource:
             if self._is_nowhere(position, filed_ts):
                 await filed.wait()
                 continue
-            if announced:
-                await self._room.take(announced)
-            try:
-                if self._is_nowhere(position, filed_ts):  # by now
-                    continue
-                pulled = await self._next(position, watermark, filed_ts, alone=announced > 0)
-                position, next_bytes = pulled.resolved_ts, pulled.next_bytes
+            with Held(self._room) as held:
+                pulled = await self._next(position, watermark, filed_ts, held, alone=is_announced)
+                position, is_announced = pulled.resolved_ts, pulled.next_bytes > 0
                 yield pulled
                 del pulled  # it is the puller's alone
-            finally:
-                if announced:
-                    self._room.give(announced)
-            announced = next_bytes
 
     def _is_nowhere(self, after: Tso, filed_ts: Tso) -> bool:
         """Whether what follows was pushed out of memory before the index had it."""
@@ -98,18 +91,20 @@ class ShardSource:
         if after < gc_ts:
             raise Behind(after, gc_ts)
 
-    async def _next(self, after: Tso, watermark: Tso, filed_ts: Tso, *, alone: bool) -> Pulled:
+    async def _next(
+        self, after: Tso, watermark: Tso, filed_ts: Tso, held: Held, *, alone: bool
+    ) -> Pulled:
         try:
             if after >= self._shard.window.floor:
-                return await self._from_window(after, watermark, alone=alone)
-            return await self._from_index(after, filed_ts, alone=alone)
+                return await self._from_window(after, watermark, held, alone=alone)
+            return await self._from_index(after, filed_ts, held, alone=alone)
         except CorruptRecord as error:
             gc_ts = self._shard.filer.marks.gc_ts
             if after < gc_ts:  # deleted while it was read
                 raise Behind(after, gc_ts) from error
             raise
 
-    async def _from_window(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
+    async def _from_window(self, after: Tso, upto: Tso, held: Held, *, alone: bool) -> Pulled:
         kept, reached = self._shard.window.after(
             after,
             upto=upto,
@@ -137,8 +132,8 @@ class ShardSource:
                 payload = self._whole(each.start_ts, each.commit_ts, each.payload, prewrite)
                 binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
             elif each.place is not None:
-                payload = await self._joined(each.place, each.payload)
-                binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
+                joined = await self._joined(each.place, each.payload, held)
+                binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, joined))
             else:
                 self._orphan(each.start_ts, each.commit_ts, None)
         return Pulled(binlogs, reached, next_bytes)
@@ -164,31 +159,25 @@ class ShardSource:
             for (each, _), payload in zip(placed, payloads, strict=True)
         }
 
-    async def _joined(self, place: Place, commit: bytes) -> bytes:
-        """A commit with a large prewrite, which is joined while it is read."""
-        gathered = BytesIO()
-        is_first = True
-        async for piece in self._shard.log.pieces(place):
-            if is_first:
-                of_prewrite, of_commit = peek.begin(piece), peek.begin(commit)
-                if of_prewrite is None or of_commit is None:
-                    break
-                if of_prewrite.start_ts != of_commit.start_ts:
-                    raise self._elsewhere(peek.peek(commit).commit_ts)
-                gathered.write(commit[: of_commit.value_at])
-                gathered.write(memoryview(piece)[of_prewrite.value_at :])
-                is_first = False
-            else:
-                gathered.write(piece)
-        payload = gathered.getvalue()  # CPython hands out the buffer itself
-        if not is_first and peek.is_canonical(payload):
-            return payload
-        del gathered, payload  # by an old client, in an adopted log
-        _, start_ts, commit_ts, _ = peek.peek(commit)
-        (prewrite,) = await self._shard.log.read([place])
-        return self._whole(Tso(start_ts), Tso(commit_ts), commit, prewrite)
+    async def _joined(self, place: Place, commit: bytes, held: Held) -> Payload:
+        """A commit with a large prewrite, of which nothing is held but what stands before its rows.
 
-    async def _from_index(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
+        One by an old client, in an adopted log, has to be made anew, and is held.
+        """
+        prewrite = await self._shard.log.stored(place)
+        size = place.length
+        first, last = prewrite.cut(0, PIECE_BYTES), prewrite.cut(size - PIECE_BYTES, size)
+        of_prewrite, of_commit = peek.begin(first), peek.begin(commit)
+        _, start_ts, commit_ts, _ = peek.peek(commit)
+        if of_commit is not None and of_prewrite is not None and first[1] == BinlogType.PREWRITE:
+            if of_prewrite.start_ts != start_ts:
+                raise self._elsewhere(commit_ts)
+            if peek.large_rows(first, last, size) is not None:
+                return prewrite.with_head(commit[: of_commit.value_at], of_prewrite.value_at)
+        await held.take(size)
+        return self._whole(Tso(start_ts), Tso(commit_ts), commit, bytes(prewrite))
+
+    async def _from_index(self, after: Tso, upto: Tso, held: Held, *, alone: bool) -> Pulled:
         found, reached = await self._found(after, upto)
         large_bytes = self._large_bytes
         found, reached, next_bytes = apart(found, reached, large_bytes=large_bytes, alone=alone)
@@ -201,7 +190,8 @@ class ShardSource:
         for number in reading.large:
             each, commit = reading.commits[number], binlogs[number].payload
             assert each.prewrite is not None, "only a prewrite makes it large"
-            payload = await self._joined(each.prewrite, commit)
+            assert isinstance(commit, bytes), "a commit alone is read whole"
+            payload = await self._joined(each.prewrite, commit, held)
             binlogs[number] = CommittedBinlog(each.start_ts, each.commit_ts, payload)
         return Pulled(binlogs, reached, next_bytes)
 

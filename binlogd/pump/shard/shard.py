@@ -22,13 +22,15 @@ from typing import NamedTuple
 
 import structlog
 
+from binlogd.binlog import BinlogType
 from binlogd.errors import BinlogdError, IndexUnavailable, NotOnline, Unavailable
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.ports import Disk
-from binlogd.pump.log.entry import WITNESS, Item
+from binlogd.pump.log.entry import WITNESS, Entry, Item
 from binlogd.pump.log.gc import GcPlan, Hold, Resume, plan
 from binlogd.pump.log.measures import MeasuresStatistics
+from binlogd.pump.log.spool import Spool
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.chaser import ChaserStatistics
 from binlogd.pump.shard.filing import Filer, FilingOptions
@@ -105,6 +107,12 @@ class _Batch(NamedTuple):
     since_s: float
 
 
+class _Spooled(NamedTuple):
+    spool: Spool
+    start_ts: Tso
+    settled: Settled
+
+
 class Shard:
     """One value log, its index and its watermark. `run` owns the tasks; `open` makes it."""
 
@@ -135,6 +143,7 @@ class Shard:
         self.doubted = asyncio.Event()  # a Rollback came that somebody should confirm
         self._options = options
         self._queue: deque[_Batch] = deque()
+        self._spools: deque[_Spooled] = deque()
         self._queued = asyncio.Event()
         self._is_busy = False
         self._is_closing = False
@@ -186,6 +195,16 @@ class Shard:
         self._queue.append(_Batch(items, settled, asyncio.get_running_loop().time()))
         self._queued.set()
 
+    def put_spool(self, spool: Spool, start_ts: Tso, settled: Settled) -> None:
+        """`put` for one prewrite that is spooled, and dropped if it is not taken. What is queued
+        before it may be written later: until it is acknowledged, its Commit has no timestamp."""
+        if self._is_closing:
+            settled(NotOnline("offline"))
+            return
+        spool.is_given = True
+        self._spools.append(_Spooled(spool, start_ts, settled))
+        self._queued.set()
+
     def witness(self, ts: Tso) -> None:
         """Takes note that `ts` was handed out before anything that is submitted from now on."""
         if not self._is_busy and not self._queue:
@@ -226,6 +245,8 @@ class Shard:
             self._is_closing = True
             self._fail(self._queue, NotOnline("offline"))
             self._queue.clear()
+            while self._spools:
+                await _refuse(self._spools.popleft(), NotOnline("offline"))
             self.has_stopped = True
             self.changed.fire()
             self.filer.filed.fire()
@@ -321,8 +342,8 @@ class Shard:
     # --- inside ------------------------------------------------------------------------------
 
     async def _write_loop(self) -> None:
-        while self._queue or not self._is_closing:  # ends when closing and all is written
-            if not self._queue:
+        while self._queue or self._spools or not self._is_closing:  # ends when closing, all written
+            if not self._queue and not self._spools:
                 self._queued.clear()
                 await self._queued.wait()
                 continue
@@ -331,7 +352,10 @@ class Shard:
             await self._rounds.enter()
             self._is_busy, writers = True, 0
             try:
-                writers = await self._write_group(self._next_group())  # its bytes are let go
+                if self._spools:
+                    writers = await self._take_over(self._spools.popleft())
+                else:
+                    writers = await self._write_group(self._next_group())  # its bytes are let go
             finally:
                 self._is_busy = False
                 self._rounds.leave(writers)
@@ -380,6 +404,31 @@ class Shard:
                 else:
                     batch.settled(None)
         return writers
+
+    async def _take_over(self, spooled: _Spooled) -> int:
+        """Writes one that is spooled: returns how many writers were answered."""
+        spool, start_ts, settled = spooled
+        try:
+            first = await self.log.take_over(spool, start_ts)
+        except Unavailable as error:
+            log.warning("append_failed", shard=self.name, records=1, cause=str(error))
+            self._measures.errors["write_binlog_batch"] += 1
+            await _refuse(spooled, error)
+            return 1
+        except BaseException as error:
+            settled(error if isinstance(error, BinlogdError) else NotOnline("offline"))
+            raise
+        size, tp = spool.payload_bytes, BinlogType.PREWRITE.value
+        entry = Entry(tp, start_ts, NO_TS, first.fid, first.offset, size)
+        self.sorter.prewrite(start_ts, entry.place, asyncio.get_running_loop().time())
+        self._groups += 1
+        self._written_records += 1
+        self._written_bytes += size
+        self._measures.sizes["single"].observe_all([size])
+        self.filer.logged([entry])
+        self.sorted_on()
+        settled(None)
+        return 1
 
     def _next_group(self) -> list[_Batch]:
         group: list[_Batch] = []
@@ -438,6 +487,11 @@ class Shard:
             if batch.settled is not None:
                 self._failed_records += len(batch.items)
                 batch.settled(error)
+
+
+async def _refuse(spooled: _Spooled, error: BinlogdError) -> None:
+    await spooled.spool.drop()
+    spooled.settled(error)
 
 
 def _end(done: asyncio.Future[None], error: BinlogdError | None) -> None:

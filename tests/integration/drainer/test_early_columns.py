@@ -20,6 +20,7 @@ from binlogd.tidb.model import ActionType, Table, jobs_from_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire.fields import uvarint
 from binlogd.wire.peek import Mutation
 from binlogd.wire.slices import RowSlices
 from tests.support.ddl_upstream import ID, Upstream, table, with_column
@@ -157,16 +158,17 @@ def test_a_large_transaction_ahead_of_its_schema_is_not_held_for_what_may_be_car
     early = EarlyColumns(upstream.schema, TableRouter(), Tso(100))
     tracemalloc.start()
     try:
-        binlog = bytes(48 << 20)
-        inserted = RowSlices(binlog)
+        row = b"\x12" + uvarint((1 << 20) - 4) + bytes((1 << 20) - 4)
+        binlog = row * 48
+        inserted = RowSlices(binlog, row[0])
         for number in range(rows):
-            inserted.append(number << 20, (number + 1) << 20)
+            inserted.append(number << 20, (1 << 20) - 4)
         mutation = Mutation(10, cast("list[bytes]", inserted), [], [], bytes(rows))
         txn = Dml(Tso(199), Tso(200), 1000, (TableChange(at, mutation),))
         tracemalloc.reset_peak()
         early.saw(txn)
-        assert tracemalloc.get_traced_memory()[1] < (48 + 6) << 20
-        del binlog, inserted, mutation, txn
+        assert tracemalloc.get_traced_memory()[1] < (48 + 7) << 20
+        del row, binlog, inserted, mutation, txn
         assert tracemalloc.get_traced_memory()[0] < 6 << 20
     finally:
         tracemalloc.stop()

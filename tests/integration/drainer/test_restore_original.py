@@ -158,7 +158,7 @@ def written(directory: Path, part: Part, base_ts: Tso) -> Path:
 
 def kept(left_out: Sequence[str]) -> Part:
     """What of a recording leaves something downstream."""
-    payloads = {each.commit_ts: each.payload for each in committed(RECORDINGS / "keys")}
+    payloads = {each.commit_ts: bytes(each.payload) for each in committed(RECORDINGS / "keys")}
     found = translated(RECORDINGS / "keys", left_out)
     return [
         (txn, payloads.get(txn.commit_ts, b""))

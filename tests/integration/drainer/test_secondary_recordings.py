@@ -36,7 +36,7 @@ def message(txn: Txn, payload: bytes) -> bytes:
 
 
 def recorded(name: str) -> Iterator[tuple[Txn, bytes]]:
-    payloads = {each.commit_ts: each.payload for each in committed(RECORDINGS / name)}
+    payloads = {each.commit_ts: bytes(each.payload) for each in committed(RECORDINGS / name)}
     for txn in recorded_txns(name):
         if isinstance(txn, Ddl | Dml):
             yield txn, payloads[txn.commit_ts]

@@ -203,7 +203,7 @@ async def test_compressing_a_large_message_lets_others_have_their_turn() -> None
     counting = asyncio.get_running_loop().create_task(count())
     packed = await compressed([b"head", bytes(8 << 20), b"tail"])
     counting.cancel()
-    assert turns >= 8 << 20 >> 18
+    assert turns >= (8 << 20 >> 18) - 2  # the first steps are a small message's
     assert gzip.decompress(packed[5:]) == b"head" + bytes(8 << 20) + b"tail"
 
 

@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import Behind, IndexUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import FileId
+from binlogd.pump.log.entry import Item
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import SqliteIndex
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire import peek
 from tests.support.pump_world import (
     ROOMY,
     World,
@@ -152,10 +154,8 @@ async def behind_what_is_deleted(pump: Pump) -> None:
     assert [each.commit_ts for each in pump.late.unresolved()] == [at(8 * DAY)]
 
 
-async def test_a_puller_that_waits_while_what_it_needs_is_deleted_is_told_so(
-    tmp_path: Path,
-) -> None:
-    """It had looked at what is gone before it waited for room: what it finds then is not all."""
+async def test_a_puller_of_whom_what_was_announced_is_deleted_is_told_so(tmp_path: Path) -> None:
+    """While the index is asked: what it finds then is not all."""
     small = replace(ROOMY, segment_bytes_max=2_000, pull_bytes_max=50, window_bytes_max=1)
     async with posix_world(tmp_path) as world:
         world.clock.now_ms += 30 * 86_400_000
@@ -168,22 +168,39 @@ async def test_a_puller_that_waits_while_what_it_needs_is_deleted_is_told_so(
                 announcing = await anext(batches)  # the next one is large, and comes alone
                 assert not announcing.binlogs
                 assert announcing.next_bytes
-                pump._reading.add(1 << 40)
-                async with asyncio.TaskGroup() as group:
-                    following = group.create_task(_next_or_error(batches))
-                    await eventually(lambda: pump._reading.waiting == 1)
+                index = pump._shards[0].index
+                look_up = index.commits_after
+
+                async def after_collecting(after: Tso, *, upto: Tso, limit: int) -> object:
                     await pump.caretaker.collect()
                     assert pump.statistics().shards[0].gc_ts > at(10 * DAY)
-                    pump._reading.give(1 << 40)
-                assert isinstance(following.result(), Behind)
-            assert pump._reading.size == 0
+                    return await look_up(after, upto=upto, limit=limit)
+
+                index.commits_after = after_collecting  # type: ignore[method-assign,assignment]
+                with pytest.raises(Behind):
+                    await anext(batches)
 
 
-async def test_a_puller_that_waits_while_the_window_leaves_it_behind_hears_nothing_twice(
-    tmp_path: Path,
-) -> None:
-    """It had looked at how far the index is before it waited for room: what it was given out of
-    memory meanwhile, the index does not have yet."""
+async def test_a_large_binlog_can_be_read_after_its_segment_was_deleted(tmp_path: Path) -> None:
+    small = replace(ROOMY, segment_bytes_max=2_000, pull_bytes_max=50, window_bytes_max=1)
+    async with posix_world(tmp_path) as world:
+        world.clock.now_ms += 30 * 86_400_000
+        async with world.pump(small) as pump:
+            await month_written(pump)
+            (source,) = pump.sources()
+            pulling = source.pull(at(0))
+            assert isinstance(pulling, AsyncGenerator)
+            async with aclosing(pulling) as batches:
+                found = next(iter(await _first_with_binlogs(batches, at(0))))
+                assert not isinstance(found.payload, bytes)
+                await pump.caretaker.collect()
+                assert not (tmp_path / "pump" / "shard-0" / "value" / "000000.vlog").exists()
+                head = peek.peek(bytes(found.payload))
+                assert (head.start_ts, head.commit_ts) == (found.start_ts, found.commit_ts)
+
+
+async def test_a_puller_whom_the_window_leaves_behind_hears_nothing_twice(tmp_path: Path) -> None:
+    """What it was given out of memory, the index does not have yet."""
     options = replace(ROOMY, pull_bytes_max=100, window_bytes_max=4_000)
     async with posix_world(tmp_path) as world, world.pump(options) as pump:
         await written(pump, prewrite(1, 1), commit(1, 2))
@@ -198,19 +215,41 @@ async def test_a_puller_that_waits_while_the_window_leaves_it_behind_hears_nothi
             announcing = await anext(batches)
             assert numbers(announcing.binlogs) == [(3, 4)]
             assert announcing.next_bytes
-            pump._reading.add(1 << 40)
+            for start in range(7, 47, 2):
+                await written(pump, prewrite(start, 100), commit(start, start + 1))
+            assert pump._shards[0].window.floor > at(6)
             async with asyncio.TaskGroup() as group:
                 following = group.create_task(_first_with_binlogs(batches, announcing.resolved_ts))
-                await eventually(lambda: pump._reading.waiting == 1)
-                for start in range(7, 47, 2):
-                    await written(pump, prewrite(start, 100), commit(start, start + 1))
-                assert pump._shards[0].window.floor > at(6)
-                pump._reading.give(1 << 40)
                 await asyncio.sleep(0.02)
+                assert not following.done()
                 lock.rollback()
                 lock.close()
             assert numbers(following.result()) == [(5, 6)]
-        assert pump._reading.size == 0
+
+
+async def test_what_has_to_be_held_waits_for_room_and_gives_it_back(tmp_path: Path) -> None:
+    """Bytes that TiDB does not write, as an adopted log may have them."""
+    options = replace(ROOMY, pull_bytes_max=100, window_bytes_max=200)
+    strange = prewrite(5, 400) + b"\x50\x01"
+    async with posix_world(tmp_path) as world, world.pump(options) as pump:
+        (shard,) = pump._shards
+        await shard.submit([Item(BinlogType.PREWRITE, at(5), NO_TS, strange)])
+        await written(pump, prewrite(1, 1), commit(1, 2), commit(5, 6), prewrite(7), commit(7, 8))
+        (source,) = pump.sources()
+        pulling = source.pull(at(2))
+        assert isinstance(pulling, AsyncGenerator)
+        async with aclosing(pulling) as batches:
+            assert (await anext(batches)).next_bytes
+            pump._reading.add(1 << 40)
+            async with asyncio.TaskGroup() as group:
+                following = group.create_task(_first_with_binlogs(batches, at(2)))
+                await eventually(lambda: pump._reading.waiting == 1)
+                pump._reading.give(1 << 40)
+            (found,) = following.result()
+            assert found.payload == peek.join(strange, commit(5, 6))
+            assert pump._reading.size == len(strange)
+            assert numbers(await _first_with_binlogs(batches, at(6))) == [(7, 8)]
+            assert pump._reading.size == 0
 
 
 async def _first_with_binlogs(
@@ -222,13 +261,6 @@ async def _first_with_binlogs(
         if pulled_next.binlogs:
             return pulled_next.binlogs
     return []
-
-
-async def _next_or_error(batches: AsyncGenerator[Pulled, None]) -> Pulled | Behind:
-    try:
-        return await anext(batches)
-    except Behind as error:
-        return error
 
 
 async def test_an_index_that_is_replaced_lets_its_last_transaction_end(tmp_path: Path) -> None:

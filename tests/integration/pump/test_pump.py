@@ -433,7 +433,7 @@ async def test_an_idle_pump_moves_the_watermark_by_fakes(world: World) -> None:
         found = await pulled(pump, upto=at(100))
         assert numbers(found) == [(1, 2), (100, 100)]
         assert found[-1].is_fake
-        assert peek(found[-1].payload)[:3] == (2, at(100), at(100))
+        assert peek(bytes(found[-1].payload))[:3] == (2, at(100), at(100))
     async with world.pump(shards=3) as pump:
         assert pump.max_commit_ts == at(100)
 

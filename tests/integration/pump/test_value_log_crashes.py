@@ -69,15 +69,31 @@ class Life:
             for _ in range(self.rng.randrange(1, 6)):
                 self.number += 1
                 group.append(b"%d-" % self.number + self.rng.randbytes(self.rng.randrange(900)))
+            is_large = self.rng.random() < 0.2
+            group = [b"".join(group)] if is_large else group
             self._break_something()
             try:
-                pointers = await value_log.append(group, [Tso(self.number)] * len(group))
+                if is_large:
+                    pointers = [await self._spooled(value_log, group[0])]
+                else:
+                    pointers = await value_log.append(group, [Tso(self.number)] * len(group))
             except (LogFailed, DiskFull):
                 self.failed.update(group)
                 continue
             self.acked.update(zip(group, pointers, strict=True))
             if self.rng.random() < 0.3:
                 self.upto = value_log.end  # the index has come so far
+
+    async def _spooled(self, value_log: ValueLog, payload: bytes) -> ValuePointer:
+        spool = await value_log.spool(f"{self.number}")
+        try:
+            for begin in range(0, len(payload), 300):
+                await spool.write(payload[begin : begin + 300])
+            await spool.finish()
+            return await value_log.take_over(spool, Tso(self.number))
+        except (LogFailed, DiskFull):
+            await spool.drop()
+            raise
 
     def _break_something(self) -> None:
         chance = self.rng.random()

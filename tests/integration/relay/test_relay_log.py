@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.errors import ConfigError, CorruptRelay, LogFailed
+from binlogd.errors import ConfigError, CorruptRecord, CorruptRelay, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import GROUP_BYTES_MAX, RelayWriter, _groups
 from binlogd.relay.reader import read_relay
 from binlogd.tso import Tso
 from tests.sim.disk import SimDisk
+from tests.support.stored import OfBytes
 
 Opener = Callable[..., "AsyncIterator[RelayWriter]"]
 
@@ -47,6 +48,44 @@ async def test_what_a_killed_process_had_not_synced_is_synced_before_it_is_built
     await later.open(after=Tso(1), snapshot=lambda: b"schema")
     assert later.statistics().last_ts == 2
     assert file.synced == len(file.content)
+
+
+async def test_a_payload_on_the_disk_makes_the_same_file_and_is_read_in_pieces() -> None:
+    large = entry(20, 900_000)
+    files = []
+    for payload in (large.payload, OfBytes(bytes(large.payload))):
+        disk, directory = SimDisk(random.Random(1)), Path("/relay")
+        writer = RelayWriter(directory, disk, max_file_bytes=1 << 20)
+        await writer.open(after=Tso(1), snapshot=lambda: b"schema")
+        found = RelayEntry(large.commit_ts, payload, large.job)
+        assert await writer.append([entry(2), found, entry(30)]) == 900_004 + 2 * 34
+        (file,) = [each for path, each in disk.files.items() if path.suffix == ".log"]
+        assert file.synced == len(file.content)
+        files.append(bytes(file.content))
+    assert files[0] == files[1]
+
+
+class Gone(OfBytes):
+    """Cannot be read again once it was checksummed."""
+
+    def cut(self, begin: int, end: int) -> bytes:
+        if self.read >= len(self):
+            raise CorruptRecord(Path("x.vlog"), 0, "changed")
+        return super().cut(begin, end)
+
+
+async def test_a_payload_that_changes_while_it_is_written_leaves_nothing_behind() -> None:
+    disk, directory = SimDisk(random.Random(1)), Path("/relay")
+    writer = RelayWriter(directory, disk, max_file_bytes=1 << 20)
+    await writer.open(after=Tso(1), snapshot=lambda: b"schema")
+    await writer.append([entry(2)])
+    (file,) = [each for path, each in disk.files.items() if path.suffix == ".log"]
+    before = bytes(file.content)
+    with pytest.raises(CorruptRecord):
+        await writer.append([RelayEntry(Tso(3), Gone(bytes(entry(3, 900_000).payload)), b"")])
+    assert bytes(file.content) == before
+    with pytest.raises(LogFailed):
+        await writer.append([entry(4)])
 
 
 async def test_after_a_failed_sync_the_page_cache_is_not_believed() -> None:

@@ -9,11 +9,14 @@ from pathlib import PurePath
 from hypothesis import given
 from hypothesis import strategies as st
 
+from binlogd.log.drive import Reading
+from binlogd.log.scan import CHUNK_BYTES
 from binlogd.relay.frame import (
     HEAD,
     Damaged,
     Frame,
     FrameKind,
+    FramePlace,
     RelayEntry,
     RelayPos,
     Torn,
@@ -21,6 +24,7 @@ from binlogd.relay.frame import (
     encode_entries,
     encode_frame,
     file_name,
+    frame_at,
     read_frame,
     suffix_of,
 )
@@ -136,3 +140,30 @@ def test_a_large_payload_is_a_piece_of_its_own_and_reads_back() -> None:
     frame = read_frame(bytes(AT.offset) + b"".join(pieces), AT)
     assert isinstance(frame, Frame)
     assert decode_entries(frame.body) == entries
+
+
+def test_a_frame_of_many_chunks_is_judged_without_being_held() -> None:
+    large = [RelayEntry(Tso(9), b"\xa5" * (2 * CHUNK_BYTES + 999), b"{}")]
+    group = b"".join(encode_frame(FrameKind.GROUP, AT, Tso(9), encode_entries(large)))
+    behind = AT._replace(offset=AT.offset + len(group))
+    later = b"".join(encode_frame(FrameKind.GROUP, behind, Tso(11), encode_entries(ENTRIES)))
+    whole = HEAD_FRAME + group
+
+    def judged(data: bytes) -> object:
+        def read(offset: int, size: int) -> bytes:
+            assert size < CHUNK_BYTES + HEAD.size
+            return data[offset : offset + size]
+
+        return Reading(frame_at(len(data), AT), read).ended()
+
+    assert judged(whole) == FramePlace(FrameKind.GROUP, Tso(9), AT.offset + HEAD.size, len(whole))
+    for missing in (CHUNK_BYTES - 512, CHUNK_BYTES, 2 * CHUNK_BYTES + 512):
+        torn = without(whole, [missing], begin=AT.offset)
+        assert judged(torn) == Torn(
+            AT.offset,
+            "the body of a frame does not match its checksum, and what belongs at offset"
+            f" {missing} was never written",
+        )
+        assert isinstance(judged(torn + later), Damaged)
+    assert isinstance(judged(whole[:-1] + b"x"), Damaged)
+    assert isinstance(judged(whole[:-1]), Torn)

@@ -106,7 +106,7 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
         ),
         ("[drainer]\ninitial-commit-ts = -1", "initial-commit-ts: must not be negative"),
         ("[pump]\ngc = 0", "pump.gc: 0: must be above 0"),
-        ('[pump]\nmemory-budget = "1 GiB"', "less than twice pump.max-message-size (1073741824)"),
+        ('[pump]\nmemory-budget = "31 MiB"', "32505856 bytes are less than twice 16777216"),
         ('[pump]\ngc = "7x"', 'use 7 or "7d" for 7 days, "7h" for 7 hours'),
         ('addr = "8250"', 'expected "host:port"'),
         ('[upstream]\npumps = ["there"]', 'upstream.pumps: expected "host:port", got "there"'),

@@ -1,0 +1,98 @@
+"""Large Prewrites: written to files of their own while they come, which become segments.
+
+Invariant I1 holds as for all others: the answer comes after everything is durable. A call that ends
+early leaves nothing in the log, and keeps nobody from it while its bytes come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import BinlogdError, DiskFull, MalformedBinlog, RecordTooLarge
+from binlogd.log.outline import Outline
+from binlogd.ports import TsoSource
+from binlogd.pump.admission import Admission
+from binlogd.pump.log.spool import Spool
+from binlogd.pump.route import Routing
+from binlogd.pump.shard.shard import Shard
+from binlogd.tso import Tso
+
+
+class Spools:
+    """Those of a Pump. `accepted` and `refused` count them."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        routing: Routing,
+        admission: Admission,
+        tso: TsoSource,
+        look_ahead: Callable[[], None],
+    ) -> None:
+        """`look_ahead` brings the horizon of `admission` up to now."""
+        self._shards, self._routing, self._admission = shards, routing, admission
+        self._tso, self._look_ahead = tso, look_ahead
+        self._numbers = count(1)
+        self._bytes = 0  # that will have come
+        self.accepted = self.refused = 0
+
+    @asynccontextmanager
+    async def begun(self, prewrite: Outline) -> AsyncIterator[Spool]:
+        """Where its payload is written to, before `write`; dropped at the end, unless that has it.
+
+        Raises as `Pump.write` refuses it, and DiskFull where it would not leave the reserve.
+        """
+        start_ts, size, admission = self._admitted(prewrite), prewrite.whole_bytes, self._admission
+        free_bytes = max(0, admission.free_bytes - self._bytes - size)
+        if free_bytes <= admission.free_bytes_min:
+            self.refused += 1
+            raise DiskFull(free_bytes, admission.free_bytes_min)
+        self._bytes += size
+        try:
+            spool = await self._shard(start_ts).log.spool(f"{start_ts}-{next(self._numbers)}")
+            try:
+                yield spool
+            finally:
+                if not spool.is_given:
+                    await spool.drop()
+        finally:
+            self._bytes -= size
+
+    async def write(self, prewrite: Outline, spool: Spool) -> None:
+        """Returns when it is durable. Raises why it was refused, or could not be written."""
+        start_ts = self._admitted(prewrite)
+        assert spool.payload_bytes == prewrite.whole_bytes, "a spool that is not whole"
+        await spool.finish()
+        self._tso.observe(start_ts)
+        self.accepted += 1
+        is_over: asyncio.Future[BinlogdError | None] = asyncio.get_running_loop().create_future()
+
+        def settled(error: BinlogdError | None) -> None:
+            if not is_over.done():  # else whoever waited has given up
+                is_over.set_result(error)
+
+        self._shard(start_ts).put_spool(spool, start_ts, settled)
+        if (error := await is_over) is not None:
+            raise error
+
+    def _shard(self, start_ts: Tso) -> Shard:
+        return self._shards[self._routing.shard_of(start_ts)]
+
+    def _admitted(self, prewrite: Outline) -> Tso:
+        """Its start_ts. Raises why it is not taken now."""
+        self._look_ahead()
+        limit = self._admission.record_bytes_max
+        try:
+            if prewrite.whole_bytes > limit:
+                raise RecordTooLarge(prewrite.whole_bytes, limit)
+            item = self._admission.item(prewrite)
+            if item is None or item.tp != BinlogType.PREWRITE:
+                raise MalformedBinlog("a binlog with rows that is no Prewrite")
+        except BinlogdError:
+            self.refused += 1
+            raise
+        return item.start_ts
