@@ -85,7 +85,6 @@ def main() -> None:
         "version": pyspark.__version__,
         "batch": sorted(map(repr, batch.toArrow().to_pylist())),
         "streamed": sorted(map(repr, streamed.toArrow().to_pylist())),
-        "inputs": [each.numInputRows for each in query.recentProgress],
     }
     spark.stop()
     sys.stdout.write(json.dumps(told) + "\n")
