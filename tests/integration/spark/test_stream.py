@@ -182,6 +182,8 @@ def test_an_error_reaches_the_user_with_what_to_do(spark: SparkSession, logged: 
         spark.read.format("binlogd").options(**options).load()
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_tasks_keep_a_changelog_that_has_each_change_once_though_an_executor_is_killed(
     spark: SparkSession, tmp_path: Path, record_property: RecordProperty
 ) -> None:
