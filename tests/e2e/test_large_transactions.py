@@ -124,7 +124,7 @@ def killed_on_the_way(node: Watched, writers: Writers, sent: list[Transaction]) 
     ("size_mib", "columns", "limit_mib", "grown_mib"),
     [
         (24, 60, 0, 64),
-        pytest.param(256, 8, 384, 200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+        pytest.param(1024, 8, 384, 200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
     ],
 )
 def test_large_transactions_at_once_are_replicated_whole_and_never_held(
