@@ -268,7 +268,7 @@ def finish(
             name: total(of[directory] for of in (counts, put) if directory in of)
             for name, directory in there.items()
         },
-        counted_from=last.commit_ts if last.counted_from is None else last.counted_from,
+        counted_from=last.counts_begin(),
         mode=lake.mode,
     )
     lake.manifest().turn(now, batch.tracker, columns_to_bytes(batch.columns))

@@ -72,6 +72,10 @@ class LakeTables(msgspec.Struct, frozen=True):
     counted: dict[str, RowCounts] = {}
     counted_from: int | None = None
 
+    def counts_begin(self) -> int:
+        """Behind which commit_ts what is counted next stands with what was counted already."""
+        return self.commit_ts if self.counted_from is None else self.counted_from
+
     def by_id(self) -> dict[int, LakeTable]:
         """The same by table id."""
         return {each.table_id: each for each in self.tables.values()}

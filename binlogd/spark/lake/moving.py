@@ -242,7 +242,7 @@ def finish(
             name: total(of[each.table_id] for of in (before, counts) if each.table_id in of)
             for name, each in tables.items()
         },
-        counted_from=last.commit_ts if last.counted_from is None else last.counted_from,
+        counted_from=last.counts_begin(),
     )
     manifest.turn(now, batch.tracker)
     show(lake, now)
