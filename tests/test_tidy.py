@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 89_780
+PRODUCT_LINES_MAX = 90_154
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_853
+FUNCTIONS_MAX = 5_880
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 pytestmark = pytest.mark.xdist_group("tidy")  # one process parses the sources
 
