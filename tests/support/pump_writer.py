@@ -14,15 +14,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from binlogd.errors import Unavailable
+from binlogd.log.outline import outline
+from binlogd.pump.pump import Pump
+from binlogd.wire.peek import NO_DDL
 from tests.support.pump_world import ROOMY, commit, posix_world, prewrite, rollback, written
 
 OPTIONS = replace(ROOMY, segment_bytes_max=100_000, index_queue_max=500, window_bytes_max=20_000)
 WRITERS = 32
+SPOOLED = 0.03
+"""Of all prewrites: as if they were large."""
+PIECE_BYTES = 1_000
 
 
 def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+async def spooled(pump: Pump, payload: bytes) -> None:
+    """Writes it as `written` does, and as a large one comes."""
+    whole = outline(payload[:PIECE_BYTES], NO_DDL, len(payload))
+    assert whole is not None, "canonical"
+    async with pump.spools.begun(whole) as spool:
+        for begin in range(0, len(payload), PIECE_BYTES):
+            await spool.write(payload[begin : begin + PIECE_BYTES])
+        await pump.spools.write(whole, spool)
 
 
 async def main(directory: Path, first: int) -> None:
@@ -49,7 +65,10 @@ async def main(directory: Path, first: int) -> None:
             while True:  # ends with the process
                 start = following()
                 try:
-                    await written(pump, prewrite(start, rng.randrange(1, 100)))
+                    if rng.random() < SPOOLED:
+                        await spooled(pump, prewrite(start, rng.randrange(1, 5_000)))
+                    else:
+                        await written(pump, prewrite(start, rng.randrange(1, 100)))
                 except Unavailable:
                     say("refused")
                     await insist(rollback(start))
