@@ -16,8 +16,9 @@ from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from binlogd.client.pump_client import NO_ANSWER, ClientLimits, PumpClient
+from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.errors import PumpUnavailable, leaves
+from binlogd.grpc.channel import NO_ANSWER
 from binlogd.grpc.inbox import Inbox, send
 from binlogd.telemetry.faults import unforeseen
 from binlogd.wire import batch as wire
