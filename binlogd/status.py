@@ -190,9 +190,9 @@ class TsoStatus(Struct, frozen=True, kw_only=True):
     age_s: float | None
     trouble: str
     requests: int
-    slow: int = 0
+    slow: int
     errors: int
-    went_back: int = 0
+    went_back: int
 
 
 class UpstreamStatus(Struct, frozen=True, kw_only=True):

@@ -178,7 +178,9 @@ class TidbTso:
             last_ts=self._last_ts,
             age_s=asyncio.get_running_loop().time() - self._told_at_s if self._last_ts else None,
             requests=self._asked,
+            slow=0,
             errors=self._errors,
+            went_back=0,
             trouble=self._trouble,
         )
 
