@@ -12,7 +12,7 @@ whenever the process is killed, and also when the checkpoint is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 import structlog
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -32,7 +33,7 @@ from binlogd.spark.base_loader import LoadedBase
 from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import Input, open_input
-from binlogd.spark.lake import appending, moving
+from binlogd.spark.lake import appending, merging, moving
 from binlogd.spark.lake.changelog import (
     ChangelogBatch,
     HeldChangelog,
@@ -214,10 +215,11 @@ class LakeTarget:
             late = late_rows(source, batch, self.asked, start)
             doubts = in_doubt(source, batch, start)
             heads = prepare(self.lake, now, batch, late)
-        with figures.phase("merge"):
-            merged = self._merge(rows, batch, heads)
         with figures.phase("count"):
-            counts = moving.accounted(batch, changed(rows, batch), merged)
+            read = changed(rows, batch)
+        with figures.phase("merge"):
+            merged = self._merge(rows, batch, heads, read)
+        counts = merging.accounted(batch, read, merged)
         self.lake.manifest().check_claim(found.claim)
         heads |= {each.head.table_id: each.head for each in merged}
         with figures.phase("publish"):
@@ -273,25 +275,47 @@ class LakeTarget:
         return [msgspec.json.decode(row["appended"], type=appending.Appended) for row in found]
 
     def _merge(
-        self, rows: DataFrame, batch: LakeBatch, heads: dict[int, LakeTable]
-    ) -> list[moving.Merged]:
-        """Keys are decoded wherever they are, and merged by one task a table, side by side."""
-        lake = self.lake
+        self,
+        rows: DataFrame,
+        batch: LakeBatch,
+        heads: dict[int, LakeTable],
+        read: Mapping[int, merging.ReadChanges],
+    ) -> list[merging.Merged]:
+        """Keys are decoded wherever they are, and merged part by part, side by side."""
+        lake, context = self.lake, rows.sparkSession.sparkContext
         rows.sparkSession.conf.set(_BATCH_BYTES, str(PIECE_BYTES))
+        parts = merging.parts_of(read, context.defaultParallelism)
+
+        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            task = TaskContext.get()
+            assert task is not None, "a worker's"
+            yield from merging.decode(batch, parts, task.partitionId(), batches)
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            done = [msgspec.json.encode(each) for each in moving.merge(lake, heads, batch, batches)]
-            yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], ["merged"])
+            found = merging.merge(lake, heads, batch, parts, batches)
+            done = [msgspec.json.encode(each) for each in found]
+            yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], ["done"])
 
         found = (
             winners(moved(rows, batch.moves), list(batch.after))
-            .mapInArrow(partial(moving.decode, batch), "table_id BIGINT, puts BINARY, gone BINARY")
-            .repartition("table_id")
+            .mapInArrow(decode, "table_id BIGINT, part BIGINT, puts BINARY, gone BINARY")
+            .repartitionById(parts.total, F.col("part").cast("int"))
             .sortWithinPartitions("table_id")
-            .mapInArrow(merge, "merged BINARY")
+            .mapInArrow(merge, "done BINARY")
             .collect()
         )
-        return [msgspec.json.decode(row["merged"], type=moving.Merged) for row in found]
+        done = [
+            msgspec.json.decode(row["done"], type=merging.Merged | merging.WrittenPart)
+            for row in found
+        ]
+        merged = [each for each in done if isinstance(each, merging.Merged)]
+        written = [each for each in done if isinstance(each, merging.WrittenPart)]
+        if not written:
+            return merged
+        work = merging.shares(lake, heads, batch, written, parts.cores)
+        leave = partial(merging.leave_share, lake, heads, batch)
+        left = context.parallelize(work, max(1, len(work))).map(leave).collect()
+        return [*merged, *merging.commit(lake, heads, batch, written, left)]
 
 
 def seed(spark: SparkSession, lake: Lake, begin: LoadedBase) -> None:
@@ -322,7 +346,7 @@ def moved(rows: DataFrame, moves: Moves) -> DataFrame:
     )
 
 
-def changed(rows: DataFrame, batch: LakeBatch) -> dict[int, moving.ReadChanges]:
+def changed(rows: DataFrame, batch: LakeBatch) -> dict[int, merging.ReadChanges]:
     """What a batch read of the tables there are at its end, by another way than what is merged."""
     found = (
         moved(rows, batch.moves)
@@ -332,7 +356,7 @@ def changed(rows: DataFrame, batch: LakeBatch) -> dict[int, moving.ReadChanges]:
         .agg(F.count_distinct("key"), *_counts())
         .collect()
     )
-    return {row[0]: moving.ReadChanges(RowCounts(*row[2:]), row[1]) for row in found}
+    return {row[0]: merging.ReadChanges(RowCounts(*row[2:]), row[1]) for row in found}
 
 
 def _counts() -> list[Column]:

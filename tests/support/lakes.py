@@ -14,7 +14,7 @@ from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import open_input
-from binlogd.spark.lake import appending, moving
+from binlogd.spark.lake import appending, merging, moving
 from binlogd.spark.lake.changelog import (
     ChangelogBatch,
     HeldChangelog,
@@ -23,7 +23,8 @@ from binlogd.spark.lake.changelog import (
 )
 from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.manifest import LakeBatch, LakeTables
-from binlogd.spark.lake.moving import Lake, Merged, ReadChanges
+from binlogd.spark.lake.merging import Merged, ReadChanges, WrittenPart
+from binlogd.spark.lake.moving import Heads, Lake
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.rows import PACKETS
 from binlogd.spark.late import in_doubt, late_rows, newest_version
@@ -49,7 +50,9 @@ class Pipeline:
         self._options = logged.options(form=form, **more)
         self._asked = request(self._options)
         self._input = open_input(self._asked)
-        self._lake = lake
+        self._lake, self.cores = lake, 1
+        self.forms = Counter[str]()
+        """Of tables merged: alone; as parts; as one part whose files several went through."""
 
     @property
     def asked(self) -> ReadRequest:
@@ -100,18 +103,41 @@ class Pipeline:
         winners = self._winners(
             moved.sort_by([("commit_ts", "ascending"), ("seq", "ascending")]), set(batch.after)
         )
-        packets = pa.Table.from_batches(
-            [each for part in winners for each in moving.decode(batch, part)], PACKETS
-        )
-        by_table = packets.sort_by("table_id").to_batches(max_chunksize=1)
+        read = changed(moved, batch)
         done = list[Merged]()
-        for merged in moving.merge(self._lake, heads, batch, by_table):
-            heads[merged.head.table_id] = merged.head
+        for merged in self._merged(batch, heads, winners, read):
             done.append(merged)
             step()
-        counts = moving.accounted(batch, changed(moved, batch), done)
+        heads |= {each.head.table_id: each.head for each in done}
+        counts = merging.accounted(batch, read, done)
         moving.finish(self._lake, batch, heads, doubts, counts)
         return next(steps)
+
+    def _merged(
+        self,
+        batch: LakeBatch,
+        heads: Heads,
+        winners: Iterator[list[pa.RecordBatch]],
+        read: dict[int, ReadChanges],
+    ) -> Iterator[Merged]:
+        lake, parts = self._lake, merging.parts_of(read, self.cores)
+        decoded = (
+            merging.decode(batch, parts, turn, of) for turn, of in enumerate(winners, start=1)
+        )
+        packets = pa.Table.from_batches([each for of in decoded for each in of], PACKETS)
+        packets, written = packets.sort_by("table_id"), list[WrittenPart]()
+        for number in range(parts.total):
+            mine = packets.filter(pc.equal(packets["part"], number)).to_batches(max_chunksize=1)
+            for each in merging.merge(lake, heads, batch, parts, mine):
+                if isinstance(each, WrittenPart):
+                    written.append(each)
+                    self.forms["part" if parts.of[each.table_id][1] > 1 else "share"] += 1
+                else:
+                    self.forms["alone"] += 1
+                    yield each
+        work = merging.shares(lake, heads, batch, written, parts.cores)
+        left = [merging.leave_share(lake, heads, batch, each) for each in work]
+        yield from merging.commit(lake, heads, batch, written, left)
 
     def _log(
         self,

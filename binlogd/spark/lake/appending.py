@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,8 +35,9 @@ from binlogd.spark.lake.changelog import (
     places,
     plan_of,
 )
-from binlogd.spark.lake.files import FileWriter
-from binlogd.spark.lake.kinds import LakeFailed, LakeKind
+from binlogd.spark.lake.content import FAILS
+from binlogd.spark.lake.files import FileWriter, LakeFiles
+from binlogd.spark.lake.kinds import LakeKind
 from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake, show
 from binlogd.spark.lake.place import LakeLocation
@@ -50,7 +50,6 @@ WRITTEN = pa.schema([("directory", pa.string()), ("name", pa.string())])
 _OPS = pa.array(
     [{Op.PUT: INSERT, Op.DELETE: DELETE, Op.UPDATE: UPDATE}.get(each) for each in sorted(Op)]
 )
-_FILES = "data"
 
 Heads = Mapping[str, LakeTable]
 """Versions by directory."""
@@ -200,15 +199,9 @@ class _Part:
         ]
         writer = self._writers.get(directory)
         if writer is None:
-            create = partial(self._create, directory)
-            writer = self._writers[directory] = FileWriter(create, schema)
+            writer = LakeFiles(self._place, directory).writer(schema)
+            self._writers[directory] = writer
         writer.add(pa.RecordBatch.from_arrays(whole, schema=schema))
-
-    def _create(self, directory: str, name: str) -> tuple[str, pa.NativeFile]:
-        system, path = self._place.filesystem(directory)
-        if self._place.is_local:
-            system.create_dir(f"{path}/{_FILES}")
-        return f"{_FILES}/{name}", system.open_output_stream(f"{path}/{_FILES}/{name}")
 
 
 def _bytes(held: Iterable[pa.RecordBatch]) -> int:
@@ -227,7 +220,7 @@ def commit(
             before = heads.get(directory)
             try:
                 head = _committed(kind, batch, directory, before, names)
-            except (LakeFailed, pa.ArrowInvalid) as error:
+            except FAILS as error:
                 raise PipelineStopped(f"{batch.names[directory]}: {error}") from error
             rows_before = before.rows if before is not None else 0
             yield Appended(head, len(names), (head.rows or 0) - (rows_before or 0))
@@ -241,10 +234,13 @@ def _committed(
     names: Sequence[str],
 ) -> LakeTable:
     schema, end = batch.columns[directory], batch.end
-    if head is not None:
-        return kind.append_files(head, batch.held[directory], schema, names, end)
-    made = kind.create(batch.ids[directory], directory, schema, batch.names[directory], end)
-    return kind.append_files(made, schema, schema, names, end)
+    if head is None:
+        now = kind.create(batch.ids[directory], directory, schema, batch.names[directory], end)
+    else:
+        evolved = kind.evolve(head, batch.held[directory], schema, end)
+        assert evolved is not None, "columns only come, or get wider where that is readable"
+        now = evolved
+    return kind.replace(now, schema, [], names, end)
 
 
 def finish(

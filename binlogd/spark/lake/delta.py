@@ -12,30 +12,34 @@ Source: Delta Transaction Log Protocol (txn); deltalake.DeltaTable.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from datetime import date
+from decimal import Decimal
+from urllib.parse import unquote
 
-import numpy as np
+import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
-from pyarrow.fs import SubTreeFileSystem
 
-from binlogd.snapshot.publishing.lake.delta import properties_of, without_metadata
+from binlogd.host.clock import WallClock
+from binlogd.snapshot.publishing.lake.delta import (
+    allow_wall_clock,
+    properties_of,
+    without_metadata,
+)
+from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
 
 TIDY_EVERY = 100
-"""Versions after which small files are put together, and what nobody reads any more is removed."""
-READ_ROWS = 32_768
-_GONE = "_binlogd_gone"
+"""Versions after which what nobody reads any more is removed."""
+BOUND_CHARS_MAX = 64
+_STATS = msgspec.json.Encoder(decimal_format="number")
 _FAILS = (DeltaError, OSError)
 _COLOURS = re.compile(r"\x1b\[\d*m")
 
@@ -64,24 +68,16 @@ class Delta:
                     commit_properties=properties_of(end),
                 )
                 return made
-        return self.rewrite(_head(made, self._open(made)), schema, [], end)
+        return self.rewrite(self._head(self._open(made), made), schema, [], end)
 
-    def append(
-        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
-    ) -> LakeTable:
-        """See Kind."""
-        return self._written(head, schema, rows, end, mode="append")
-
-    def read(self, head: LakeTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See Kind."""
-        # not by delta-rs, but for the log, now: what reads by it cannot be read while it writes
-        system, path = self._place.filesystem(head.directory)
-        files, plain = SubTreeFileSystem(path, system), without_metadata(schema)
+    def files(self, head: LakeTable) -> list[DataFile]:
+        """See Kind. A Delta log tells no bounds of bytes."""
         table = self._open(head, head.version)
         with self._telling(head):
-            found = table.to_pyarrow_dataset(filesystem=files, schema=plain)
-            rows = found.to_batches(batch_size=READ_ROWS)
-        return (each for each in rows if each.num_rows)
+            found = pa.table(table.get_add_actions())
+        sizes = found["size_bytes"].to_pylist()
+        names = map(unquote, found["path"].to_pylist())
+        return [DataFile(name, size, None, None) for name, size in zip(names, sizes, strict=True)]
 
     def evolve(
         self, head: LakeTable, before: pa.Schema, schema: pa.Schema, end: int
@@ -97,65 +93,22 @@ class Delta:
         with self._telling(head):
             fields = Schema.from_arrow(added).fields
             table.alter.add_columns(fields, commit_properties=properties_of(end))
-        return _head(head, table)
+        return self._head(table, head)
 
-    def rewrite(
-        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
+    def replace(
+        self, head: LakeTable, schema: pa.Schema, gone: Sequence[str], come: Sequence[str], end: int
     ) -> LakeTable:
         """See Kind."""
-        return self._written(head, schema, rows, end, mode="overwrite")
+        return self._committed(head, self._at(head, end), schema, gone, come, end)
 
-    def merge(
-        self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int
+    def rewrite(
+        self, head: LakeTable, schema: pa.Schema, come: Sequence[str], end: int
     ) -> LakeTable:
-        """See Kind. A MERGE for each of `changes`; done again they come to the same."""
+        """See Kind."""
         table = self._at(head, end)
         with self._telling(head):
-            for each in changes:
-                done = _merge(table, _source(without_metadata(schema), each), end)
-                put = done["num_target_rows_inserted"] + done["num_target_rows_updated"]
-                if put != each.puts.num_rows:
-                    raise OSError(f"a MERGE of {each.puts.num_rows} rows put {put}")
-            if table.version() // TIDY_EVERY > head.version // TIDY_EVERY:
-                table.optimize.compact(commit_properties=properties_of(end))
-                table.vacuum(dry_run=False, full=True)
-        return _head(head, table)
-
-    def append_files(
-        self,
-        head: LakeTable,
-        before: pa.Schema,
-        schema: pa.Schema,
-        names: Sequence[str],
-        end: int,
-    ) -> LakeTable:
-        """See Kind. Columns are a commit of their own."""
-        evolved = self.evolve(head, before, schema, end)
-        assert evolved is not None, "columns only come"
-        table, fields = self._at(evolved, end), Schema.from_arrow(without_metadata(schema))
-        with self._telling(head):
-            if (table.version() + 1) // TIDY_EVERY > head.version // TIDY_EVERY:
-                table.vacuum(dry_run=False, full=True)
-            properties = properties_of(end)
-            properties.max_commit_retries = 0  # so that what is made is the very next version
-            actions: list[AddAction | RemoveAction] = [self._adding(head, each) for each in names]
-            table.create_write_transaction(actions, "append", fields, commit_properties=properties)
-        return LakeTable(head.table_id, head.directory, table.version() + 1)
-
-    def _adding(self, head: LakeTable, name: str) -> AddAction:
-        """A file with what readers pass it over by: from when to when its changes are."""
-        system, path = self._place.filesystem(head.directory)
-        info = system.get_file_info(f"{path}/{name}")
-        held = pq.read_metadata(info.path, filesystem=system)
-        first = [held.row_group(each).column(0).statistics for each in range(held.num_row_groups)]
-        column = held.schema.column(0).name
-        stats = {
-            "numRecords": held.num_rows,
-            "minValues": {column: min(each.min for each in first)},
-            "maxValues": {column: max(each.max for each in first)},
-        }
-        changed_ms = (info.mtime_ns or 0) // 1_000_000
-        return AddAction(name, info.size, {}, changed_ms, True, json.dumps(stats))
+            allow_wall_clock(table, schema, properties_of(end))
+        return self._committed(head, table, schema, None, come, end)
 
     def show(self, now: LakeTables) -> None:
         """See Kind. Readers find a table by its directory."""
@@ -178,25 +131,34 @@ class Delta:
         with self._telling(head):
             return DeltaTable(where, version, storage_options=self._options)
 
-    def _written(
+    def _committed(
         self,
         head: LakeTable,
+        table: DeltaTable,
         schema: pa.Schema,
-        rows: Iterable[pa.RecordBatch],
+        gone: Sequence[str] | None,
+        come: Sequence[str],
         end: int,
-        mode: Literal["append", "overwrite"],
     ) -> LakeTable:
-        table, plain = self._at(head, end), without_metadata(schema)
-        bare = (pa.RecordBatch.from_arrays(each.columns, schema=plain) for each in rows)
+        """`gone` None is all of them, and other columns perhaps."""
+        fields, now_ms = Schema.from_arrow(without_metadata(schema)), WallClock().wall_ms()
+        files, properties = LakeFiles(self._place, head.directory), properties_of(end)
+        mode = "overwrite" if gone is None else "append"
+        properties.max_commit_retries = 0  # so that what is made is the very next version
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(each, data_change=True, deletion_timestamp=now_ms) for each in gone or ()
+        ]
         with self._telling(head):
-            write_deltalake(
-                table,
-                pa.RecordBatchReader.from_batches(plain, bare),
-                mode=mode,
-                schema_mode="overwrite" if mode == "overwrite" else None,
-                commit_properties=properties_of(end),
-            )
-        return _head(head, table)
+            if (table.version() + 1) // TIDY_EVERY > head.version // TIDY_EVERY:
+                table.vacuum(dry_run=False, full=True)
+            actions += (_adding(files, each) for each in come)
+            table.create_write_transaction(actions, mode, fields, commit_properties=properties)
+        return self._head(self._open(head, table.version() + 1), head)
+
+    def _head(self, table: DeltaTable, head: LakeTable) -> LakeTable:
+        with self._telling(head):
+            rows, files = table.count(), len(table.file_uris())
+        return LakeTable(head.table_id, head.directory, table.version(), rows=rows, files=files)
 
     @contextmanager
     def _telling(self, head: LakeTable) -> Iterator[None]:
@@ -208,36 +170,40 @@ class Delta:
             raise LakeFailed(f"{where}: {_first_lines(error)}") from error
 
 
-def _head(head: LakeTable, table: DeltaTable) -> LakeTable:
-    rows, files = table.count(), len(table.file_uris())
-    return LakeTable(head.table_id, head.directory, table.version(), rows=rows, files=files)
+def _adding(files: LakeFiles, name: str) -> AddAction:
+    """A file, with what readers pass it over by. Source: Delta Transaction Log Protocol, Per-file
+    Statistics."""
+    size, changed_ms = files.size(name)
+    with files.opened(name) as opened:
+        held = opened.metadata
+    columns = [
+        [held.row_group(part).column(at).statistics for part in range(held.num_row_groups)]
+        for at in range(held.num_columns)
+    ]
+    found = {
+        name: (min(each.min for each in of), max(each.max for each in of))
+        for name, of in zip(held.schema.names, columns, strict=True)
+        if all(each is not None and each.has_min_max for each in of)
+    }
+    told = {name: ends for name, ends in found.items() if all(map(_is_told, ends))}
+    stats = {
+        "numRecords": held.num_rows,
+        "minValues": {name: low for name, (low, _) in told.items()},
+        "maxValues": {name: high for name, (_, high) in told.items()},
+        "nullCount": {
+            name: sum(each.null_count for each in of)
+            for name, of in zip(held.schema.names, columns, strict=True)
+            if all(each is not None and each.has_null_count for each in of)
+        },
+    }
+    return AddAction(name, size, {}, changed_ms, True, _STATS.encode(stats).decode())
 
 
-def _source(schema: pa.Schema, changes: KeyChanges) -> pa.Table:
-    """Rows put, and behind them the keys of rows gone."""
-    count = len(changes.gone)
-    nothing = [pa.nulls(count, field.type) for field in schema if field.name != KEY_COLUMN]
-    gone = pa.Table.from_arrays([*nothing, changes.gone], schema=schema)
-    puts = pa.Table.from_arrays(changes.puts.columns, schema=schema)
-    flags = np.repeat([False, True], [puts.num_rows, count])
-    return pa.concat_tables([puts, gone]).append_column(_GONE, pa.array(flags))
-
-
-def _merge(table: DeltaTable, source: pa.Table, end: int) -> dict[str, int]:
-    """What delta-rs counted."""
-    return (
-        table.merge(
-            source,
-            predicate=f"target.{KEY_COLUMN} = source.{KEY_COLUMN}",
-            source_alias="source",
-            target_alias="target",
-            commit_properties=properties_of(end),
-        )
-        .when_matched_delete(predicate=f"source.{_GONE}")
-        .when_matched_update_all(except_cols=[_GONE])
-        .when_not_matched_insert_all(predicate=f"NOT source.{_GONE}", except_cols=[_GONE])
-        .execute()
-    )
+def _is_told(bound: object) -> bool:
+    """A bound that a log can tell, and is no text of the length of a row."""
+    if isinstance(bound, str):
+        return len(bound) <= BOUND_CHARS_MAX
+    return isinstance(bound, bool | int | float | Decimal | date)
 
 
 def _first_lines(error: Exception) -> str:

@@ -1,25 +1,124 @@
-"""Rows into new files of Parquet, which are nothing to a table before somebody names them."""
+"""Files of Parquet with rows of a table, which are nothing to it before somebody names them.
+
+They lie in the directory of the table, and are the same in lakes of each kind. A column is found by
+TiDB's column id, or by its name where a file does not know ids.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from binlogd.spark.lake.place import LakeLocation
+from binlogd.spark.lake.rows import KEY_COLUMN, is_readable_as
+
 FILE_BYTES = 128 << 20
-"""About where a file ends."""
+"""About where a file ends, before it is compressed."""
+READ_ROWS = 32_768
+_ROOM = "data"
+_ID = b"PARQUET:field_id"
+
+
+class DataFile(NamedTuple):
+    """A file that a version has. `low` and `high` are bounds of its keys, which may be wider than
+    these; None where the version does not tell them."""
+
+    name: str
+    size_bytes: int
+    low: bytes | None
+    high: bytes | None
+
+
+def field_id(field: pa.Field) -> bytes | None:
+    """TiDB's id of a column."""
+    found: bytes | None = (field.metadata or {}).get(_ID)
+    return found
+
+
+class LakeFiles:
+    """The files of one table, by their names in its directory. Raises OSError."""
+
+    def __init__(self, place: LakeLocation, directory: str) -> None:
+        self._system, self._path = place.filesystem(directory)
+        self._is_local = place.is_local
+
+    def writer(self, schema: pa.Schema) -> FileWriter:
+        """Rows into new files."""
+        return FileWriter(self, schema)
+
+    def written(self, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> list[str]:
+        """Rows in new files."""
+        writer = self.writer(schema)
+        for each in rows:
+            writer.add(each)
+        return writer.close()
+
+    def create(self, name: str) -> pa.NativeFile:
+        """A file to write to."""
+        if self._is_local:
+            self._system.create_dir(f"{self._path}/{_ROOM}")
+        return self._system.open_output_stream(f"{self._path}/{name}")
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[pq.ParquetFile]:
+        """A file to read from."""
+        with self._system.open_input_file(f"{self._path}/{name}") as stream:
+            yield pq.ParquetFile(stream)
+
+    def read(self, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Rows with these columns, NULL where the file is older than a column. Raises ValueError
+        for a type that cannot be read as the one of now."""
+        with self.opened(name) as held:
+            found = [(_held(held.schema_arrow, each), each) for each in schema]
+            for was, now in found:
+                if was is not None and not is_readable_as(was.type, now.type):
+                    raise ValueError(
+                        f"{self._path}/{name}: {was.name} is {was.type}, not {now.type}"
+                    )
+            names = [was.name for was, _ in found if was is not None]
+            for rows in held.iter_batches(READ_ROWS, columns=names):
+                of, size = rows.column, rows.num_rows
+                arrays = [
+                    pa.nulls(size, now.type) if was is None else of(was.name).cast(now.type)
+                    for was, now in found
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def keys(self, name: str) -> pa.ChunkedArray:
+        """The keys of a file, in the order of its rows."""
+        with self.opened(name) as held:
+            return held.read([KEY_COLUMN])[KEY_COLUMN].cast(pa.binary())
+
+    def size(self, name: str) -> tuple[int, int]:
+        """Bytes of a file, and when it was written, in ms since 1970."""
+        info = self._system.get_file_info(f"{self._path}/{name}")
+        return info.size, (info.mtime_ns or 0) // 1_000_000
+
+
+def _held(schema: pa.Schema, wanted: pa.Field) -> pa.Field | None:
+    """The field of a file that a column is."""
+    if field_id(wanted) is not None and any(field_id(each) is not None for each in schema):
+        same = (each for each in schema if field_id(each) == field_id(wanted))
+    else:
+        same = (each for each in schema if each.name == wanted.name)
+    return next(same, None)
 
 
 class FileWriter:
-    """Files of one table; `create` opens one of a name, and says how it is called there."""
+    """New files of a table."""
 
-    def __init__(self, create: Callable[[str], tuple[str, Any]], schema: pa.Schema) -> None:
-        self._create, self._schema = create, schema
-        self._paths: list[str] = []
-        self._open: tuple[pq.ParquetWriter, Any] | None = None
+    def __init__(self, files: LakeFiles, schema: pa.Schema) -> None:
+        self.files, self._schema = files, schema
+        # keys and numbers seldom repeat: a dictionary of them is twice the bytes and the work
+        texts = [each.name for each in schema if pa.types.is_string(each.type)]
+        self._options = {"compression": "zstd", "use_dictionary": texts or False}
+        self._names: list[str] = []
+        self._open: tuple[pq.ParquetWriter, pa.NativeFile] | None = None
         self._size = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -28,20 +127,20 @@ class FileWriter:
             return
         if self._open is None:
             # never a name that an attempt had which was killed
-            name = f"{uuid.uuid4()}.zstd.parquet"  # noqa: TID251 - see above
-            path, stream = self._create(name)
-            self._paths.append(path)
-            self._open = pq.ParquetWriter(stream, self._schema, compression="zstd"), stream
+            name = f"{_ROOM}/{uuid.uuid4()}.zstd.parquet"  # noqa: TID251 - see above
+            stream = self.files.create(name)
+            self._names.append(name)
+            self._open = pq.ParquetWriter(stream, self._schema, **self._options), stream
         self._open[0].write_batch(pa.RecordBatch.from_arrays(rows.columns, schema=self._schema))
         self._size += rows.nbytes
         if self._size >= FILE_BYTES:
             self.close()
 
     def close(self) -> list[str]:
-        """All files so far."""
+        """The names of all files so far."""
         if self._open is not None:
             writer, stream = self._open
             writer.close()
             stream.close()
         self._open, self._size = None, 0
-        return self._paths
+        return self._names

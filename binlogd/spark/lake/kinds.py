@@ -1,18 +1,19 @@
-"""What each kind of lake does to one table: a version in, the next version out.
+"""What each kind of lake knows of one table: a version in, the next version out.
 
-Every method begins with the version that it is given, whatever came of the table behind that.
+Files with rows are the same in all of them (`files`); their names are in the directory of the
+table. Every method begins with the version that it is given, whatever came of the table since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from binlogd.errors import GaveUp
+from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
-from binlogd.spark.lake.rows import KeyChanges
 
 COMMIT_TS_KEY = "binlogd.commit_ts"
 """The property of a commit that tells the end of its batch."""
@@ -31,45 +32,27 @@ class LakeKind(Protocol):
         """An empty table, in the place of what may be left there by a batch that was killed."""
         ...
 
-    def append(
-        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
-    ) -> LakeTable:
-        """More rows, whose keys are new."""
-        ...
-
-    def read(self, head: LakeTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Its rows with these columns of it."""
+    def files(self, head: LakeTable) -> list[DataFile]:
+        """Those of the version."""
         ...
 
     def evolve(
         self, head: LakeTable, before: pa.Schema, schema: pa.Schema, end: int
     ) -> LakeTable | None:
-        """The same files under other columns, of which new ones are NULL in them; None where the
-        kind cannot say that without other files."""
+        """The same files under other columns, of which new ones are NULL in them; the version
+        itself where no column differs. None where the kind cannot say it without other files."""
+        ...
+
+    def replace(
+        self, head: LakeTable, schema: pa.Schema, gone: Sequence[str], come: Sequence[str], end: int
+    ) -> LakeTable:
+        """Files that go and files that come, in one commit; the columns stay."""
         ...
 
     def rewrite(
-        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
+        self, head: LakeTable, schema: pa.Schema, come: Sequence[str], end: int
     ) -> LakeTable:
-        """These rows in the place of all others, with these columns."""
-        ...
-
-    def merge(
-        self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int
-    ) -> LakeTable:
-        """Rows put and rows gone, by key."""
-        ...
-
-    def append_files(
-        self,
-        head: LakeTable,
-        before: pa.Schema,
-        schema: pa.Schema,
-        names: Sequence[str],
-        end: int,
-    ) -> LakeTable:
-        """More rows, in files that are in its directory; no other file is read. With columns that
-        come behind those before, or get wider where that is readable."""
+        """These files in the place of all others, with these columns."""
         ...
 
     def show(self, now: LakeTables) -> None:

@@ -11,8 +11,8 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.moves import PartitionsEnded, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.spark.lake.content import FAILS, LakeContent
 from binlogd.spark.lake.homes import ExistingRows, LateRows
-from binlogd.spark.lake.kinds import LakeFailed, LakeKind
 from binlogd.spark.lake.manifest import (
     DIRECTORY,
     LakeBatch,
@@ -44,14 +44,16 @@ def prepare(
 
     `late` are rows that came while partitions of their tables went. Raises PipelineStopped.
     """
-    with closing(lake.kind()) as kind:
-        preparing = _Preparing(kind, now, batch, late or {})
+    with closing(lake.content()) as content:
+        preparing = _Preparing(content, now, batch, late or {})
         return {table_id: preparing.table(table_id) for table_id in batch.after}
 
 
 class _Preparing:
-    def __init__(self, kind: LakeKind, now: LakeTables, batch: LakeBatch, late: LateRows) -> None:
-        self._kind, self._batch, self._late = kind, batch, late
+    def __init__(
+        self, content: LakeContent, now: LakeTables, batch: LakeBatch, late: LateRows
+    ) -> None:
+        self._content, self._batch, self._late = content, batch, late
         self._there = now.by_id()
 
     def table(self, table_id: int) -> LakeTable:
@@ -60,14 +62,14 @@ class _Preparing:
         try:
             if head is None:
                 directory, end = f"{DIRECTORY}{table_id}", self._batch.end
-                head = self._kind.create(table_id, directory, schema, label(plan), end)
+                head = self._content.kind.create(table_id, directory, schema, label(plan), end)
             else:
                 head = self._own(head, plan, schema)
             origins = self._batch.origins.get(table_id, frozenset())
             for origin in sorted(origins & self._there.keys() - {table_id}):
                 head = self._brought(head, plan, schema, origin)
             return head
-        except (LakeFailed, Unconvertible, CorruptRow, pa.ArrowInvalid) as error:
+        except (*FAILS, Unconvertible, CorruptRow) as error:
             raise PipelineStopped(f"{label(plan)}: {error}") from error
 
     def _own(self, head: LakeTable, plan: TablePlan, schema: pa.Schema) -> LakeTable:
@@ -87,12 +89,12 @@ class _Preparing:
             adapt = adaptation(before, plan, batch.types)
             if existing is not None:
                 adapt = _kept(existing, table_id, adapt)
-            rows = self._kind.read(head, lake_schema(before, batch.types))
+            rows = self._content.read(head, lake_schema(before, batch.types))
             made = (adapt(pa.Table.from_batches([each])) for each in rows)
-            return self._kind.rewrite(head, schema, made, batch.end)
+            return self._content.rewrite(head, schema, made, batch.end)
         if len(gone):
             changes = KeyChanges(schema.empty_table(), gone)
-            return self._kind.merge(evolved, schema, [changes], batch.end)
+            return self._content.merge(evolved, schema, [changes], batch.end)
         return evolved
 
     def _evolved(self, head: LakeTable, before: TablePlan, plan: TablePlan) -> LakeTable | None:
@@ -102,7 +104,7 @@ class _Preparing:
             return head
         if not is_of_files(before, plan):
             return None
-        return self._kind.evolve(head, old, now, self._batch.end)
+        return self._content.kind.evolve(head, old, now, self._batch.end)
 
     def _is_keyed_anew(self, plan: TablePlan) -> bool:
         """Whether rows that stay in a table may have another key in it: one with their partition,
@@ -120,7 +122,7 @@ class _Preparing:
     def _gone(self, head: LakeTable, existing: ExistingRows) -> pa.Array:
         """The keys of rows that are no more, or elsewhere; some of them where they are many."""
         found, count = [pa.array([], pa.binary())], 0
-        for rows in self._kind.read(head, existing.schema):
+        for rows in self._content.read(head, existing.schema):
             homes = existing.homes(rows)
             mask = [home is None or home.table_id != head.table_id for home in homes]
             found.append(rows.column(KEY_COLUMN).filter(pa.array(mask, pa.bool_())))
@@ -137,15 +139,15 @@ class _Preparing:
         existing = ExistingRows.of(batch, origin, self._late)
         if not any(
             home is not None and home.table_id == head.table_id
-            for rows in self._kind.read(there, existing.schema)
+            for rows in self._content.read(there, existing.schema)
             for home in existing.homes(rows)
         ):
             return head
         before = batch.before[origin]
         kept = _kept(existing, head.table_id, adaptation(before, plan, batch.types))
-        whole = self._kind.read(there, lake_schema(before, batch.types))
+        whole = self._content.read(there, lake_schema(before, batch.types))
         rows = (kept(pa.Table.from_batches([each])) for each in whole)
-        return self._kind.append(head, schema, rows, batch.end)
+        return self._content.append(head, schema, rows, batch.end)
 
 
 def _kept(existing: ExistingRows, table_id: int, adapt: Adapt) -> Adapt:

@@ -34,8 +34,16 @@ _WIDTHS = [[pa.int8(), pa.int16(), pa.int32(), pa.int64()], [pa.float32(), pa.fl
 PIECE_BYTES = 64 << 20
 PIECE_ROWS = 250_000
 """Of changes that are in memory together: whichever comes first."""
-PACKETS = pa.schema([("table_id", pa.int64()), ("puts", pa.binary()), ("gone", pa.binary())])
-"""`KeyChanges` of a table that were decoded together, each of its parts as an Arrow stream."""
+PACKETS = pa.schema(
+    [
+        ("table_id", pa.int64()),
+        ("part", pa.int64()),
+        ("puts", pa.binary()),
+        ("gone", pa.binary()),
+    ]
+)
+"""`KeyChanges` of a table that were decoded together, rows and keys each as an Arrow stream; and
+which part of the batch they belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +146,12 @@ def decoded(
 # --- changes that travel -----------------------------------------------------------------------
 
 
-def packed(table_id: int, changes: KeyChanges) -> pa.RecordBatch:
+def packed(table_id: int, part: int, changes: KeyChanges) -> pa.RecordBatch:
     """One of `PACKETS`."""
     gone = pa.RecordBatch.from_arrays([changes.gone], ["gone"])
     puts = pa.RecordBatch.from_struct_array(changes.puts.to_struct_array().combine_chunks())
-    parts = [[table_id], [arrow_stream(puts)], [arrow_stream(gone)]]
-    return pa.RecordBatch.from_arrays(list(map(pa.array, parts, PACKETS.types)), schema=PACKETS)
+    values = [[table_id], [part], [arrow_stream(puts)], [arrow_stream(gone)]]
+    return pa.RecordBatch.from_arrays(list(map(pa.array, values, PACKETS.types)), schema=PACKETS)
 
 
 def changes_by_table(
@@ -156,9 +164,9 @@ def changes_by_table(
         yield table_id, _together(mine)
 
 
-def _together(packets: Iterable[tuple[int, bytes, bytes]]) -> Iterator[KeyChanges]:
+def _together(packets: Iterable[tuple[int, int, bytes, bytes]]) -> Iterator[KeyChanges]:
     puts, gone, rows, size = list[pa.Table](), list[pa.Array](), 0, 0
-    for _, put, went in packets:
+    for _, _, put, went in packets:
         puts.append(pa.ipc.open_stream(put).read_all())
         gone.append(pa.ipc.open_stream(went).read_all()["gone"].combine_chunks())
         rows, size = rows + len(puts[-1]) + len(gone[-1]), size + len(put) + len(went)

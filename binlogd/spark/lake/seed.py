@@ -45,16 +45,16 @@ def todo(lake: Lake, begin: LoadedBase) -> list[int]:
 def seed_table(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded:
     """Puts a table into the lake, from its beginning. Raises PipelineStopped."""
     plan, counts = begin.tables[table_id], [0]
-    schema, kind = lake_schema(plan, begin.types), lake.kind()
+    schema, content = lake_schema(plan, begin.types), lake.content()
     try:
         directory = f"{DIRECTORY}{table_id}"
-        head = kind.create(table_id, directory, schema, label(plan), begin.commit_ts)
+        head = content.kind.create(table_id, directory, schema, label(plan), begin.commit_ts)
         rows = _counted(plan, begin, schema, counts)
-        head = kind.append(head, schema, rows, begin.commit_ts)
+        head = content.append(head, schema, rows, begin.commit_ts)
     except (BinlogdError, OSError, pa.ArrowException) as error:
         raise PipelineStopped(f"{begin.directory}: {label(plan)}: {error}") from error
     finally:
-        kind.close()
+        content.close()
     done = Seeded(begin.commit_ts, head, counts[0])
     lake.manifest().store.put(f"{SEEDS}/{table_id}.json", msgspec.json.encode(done))
     return done

@@ -73,11 +73,11 @@ class NamedLake:
             ],
             schema=schema,
         )
-        with closing(self.lake.kind()) as kind:
+        with closing(self.lake.content()) as content:
             if then is not None:
-                return kind.rewrite(then, schema, [batch], self._end)
-            made = kind.create(table_id, f"table-{table_id}", schema, "a table", self._end)
-            return kind.append(made, schema, [batch], self._end) if rows else made
+                return content.rewrite(then, schema, [batch], self._end)
+            made = content.kind.create(table_id, f"table-{table_id}", schema, "a table", self._end)
+            return content.append(made, schema, [batch], self._end) if rows else made
 
     def turn(self, page: Page) -> LakeTables:
         """Makes these the tables of the lake; nobody is told."""

@@ -20,7 +20,7 @@ from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.snapshot.writing import table_arrays
-from binlogd.spark.lake import delta, iceberg, rows
+from binlogd.spark.lake import content, delta, iceberg, merging, rows
 from binlogd.spark.lake.manifest import Claim, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -77,12 +77,13 @@ def test_after_each_batch_the_lake_is_what_the_upstream_was(logged: Logged, lake
 
 
 def test_a_batch_that_was_killed_is_done_again_from_any_step_and_in_other_parts(
-    logged: Logged, lake: Lake
+    logged: Logged, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(merging, "PART_BYTES", 200)
     pipeline = Pipeline(logged, lake)
     first, early, second, later = moments(logged, 4)
     pipeline.run(0, first)
-    for kill_at, end in ((3, later), (1, early), (2, second)):
+    for kill_at, end, pipeline.cores in ((3, later, 3), (1, early, 1), (2, second, 3)):
         with pytest.raises(Killed):
             pipeline.run(first, end, kill_at)
         assert lake.manifest().read().commit_ts == first
@@ -100,16 +101,21 @@ def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
     monkeypatch.setattr(rows, "PIECE_ROWS", 4)  # as if a batch were larger than memory
     monkeypatch.setattr(table_arrays, "CHUNK_ROWS", 3)
     monkeypatch.setattr(delta, "TIDY_EVERY", 3)
-    monkeypatch.setattr(iceberg, "SMALL_MAX", 1)
+    monkeypatch.setattr(content, "SMALL_MAX", 1)
     monkeypatch.setattr(iceberg, "TIDY_EVERY", 1)
     monkeypatch.setattr(iceberg, "SNAPSHOT_AGE", timedelta(0))
+    monkeypatch.setattr(merging, "PART_BYTES", 10_000)  # as if one worker could not write a table
+    monkeypatch.setattr(merging, "SHARE_BYTES", 500)
     pipeline = Pipeline(logged, lake)
-    first, second, end = moments(logged, 3)
+    pipeline.cores = 3
+    first, second, third, end = moments(logged, 4)
     pipeline.run(0, second)
     pipeline.run(0, first)
-    pipeline.run(first, end)
+    pipeline.run(first, third)
+    pipeline.run(third, end)
     check_lake(logged, lake, end)
     check_counted(logged, lake)
+    assert pipeline.forms.keys() == {"alone", "part", "share"}
     if lake.place.kind == "iceberg":
         for table in lake.manifest().read().tables.values():
             files = Path(lake.place.table(table.directory)).rglob("*.parquet")

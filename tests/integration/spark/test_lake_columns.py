@@ -15,8 +15,7 @@ from pyiceberg.table import StaticTable
 
 from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.spark.lake import delta, iceberg
-from binlogd.spark.lake.kinds import LakeFailed
+from binlogd.spark.lake import content, delta
 from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -140,7 +139,7 @@ def test_altered_columns_are_whole_however_often_a_batch_dies_and_files_are_put_
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta, "TIDY_EVERY", 3)
-    monkeypatch.setattr(iceberg, "SMALL_MAX", 2)
+    monkeypatch.setattr(content, "SMALL_MAX", 2)
     followed(lake, tmp_path, lambda _: [0, 1, 2, 1, 2])
 
 
@@ -152,12 +151,13 @@ def test_files_of_another_type_than_their_column_are_told(tmp_path: Path) -> Non
         pa.schema([pa.field("v", kind, metadata={"PARQUET:field_id": "1"}), key])
         for kind in (pa.int32(), pa.int64(), pa.string())
     )
-    with closing(lake.kind()) as kind:
+    with closing(lake.content()) as tables:
+        kind = tables.kind
         head = kind.create(1, "table-1", number, "d.t", 5)
-        head = kind.append(head, number, pa.table([[7], [b"k"]], number).to_batches(), 5)
+        head = tables.append(head, number, pa.table([[7], [b"k"]], number).to_batches(), 5)
         assert kind.evolve(head, number, text, 6) is None
-        with pytest.raises(LakeFailed, match=r"table-1.*\.parquet: v is int32, not string"):
-            list(kind.read(head, text))
+        with pytest.raises(ValueError, match=r"table-1.*\.parquet: v is int32, not string"):
+            list(tables.read(head, text))
         grown = kind.evolve(head, number, wide, 6)
         assert grown is not None
-        assert [each.schema for each in kind.read(grown, wide)] == [wide]
+        assert [each.schema for each in tables.read(grown, wide)] == [wide]

@@ -17,7 +17,7 @@ from binlogd.errors import ConfigError
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.manifest import LakeBatch, LakeTable, PipelineStopped
-from binlogd.spark.lake.moving import Merged, ReadChanges, accounted, check_rows
+from binlogd.spark.lake.merging import Merged, ReadChanges, accounted, check_rows
 from binlogd.spark.metrics import PipelineFigures, served
 from binlogd.spark.request import ReadRequest, request
 from binlogd.tso import NO_TS, Tso

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.spark.database import DatabaseSink
+from binlogd.spark.lake import merging
 from binlogd.spark.lake.manifest import MODES, LakeMode
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -64,8 +65,14 @@ def check(killer: Killer, published: Sequence[int], logged: Logged, kills: int) 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lake_is_what_the_upstream_was_though_executors_are_killed_in_all_phases(
-    kind: str, mode: LakeMode, spark: WarmSpark, tmp_path: Path, record_property: RecordProperty
+    kind: str,
+    mode: LakeMode,
+    spark: WarmSpark,
+    tmp_path: Path,
+    record_property: RecordProperty,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(merging, "PART_BYTES", 4_000)  # larger tables are merged by two tasks
     logged = Logged.write(tmp_path, Options(seed=61, transactions=600, ddl_every=40))
     checkpoint, root = tmp_path / "checkpoint", tmp_path / "lake"
     asked = request(logged.options(form="changes"))

@@ -34,6 +34,20 @@ def without_metadata(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.remove_metadata() for field in schema])
 
 
+def allow_wall_clock(
+    table: DeltaTable, schema: pa.Schema, properties: CommitProperties | None = None
+) -> None:
+    """Makes the table one that may have timestamps without a zone, where these columns have some:
+    a version of its own. Raises DeltaError."""
+    has_wall_clock = any(field.type == pa.timestamp("us") for field in schema)
+    if has_wall_clock and "timestampNtz" not in (table.protocol().reader_features or ()):
+        table.alter.add_feature(
+            TableFeatures.TimestampWithoutTimezone,
+            allow_protocol_versions_increase=True,
+            commit_properties=properties,
+        )
+
+
 def commit(root: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
     """Replaces the contents of `root/<table>`, made if need be. Raises LakeError."""
     try:
@@ -45,7 +59,6 @@ def commit(root: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> 
 def _commit(directory: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
     arrow = without_metadata(pq.read_schema(files[0]))
     schema = Schema.from_arrow(arrow)
-    has_wall_clock = any(field.type == pa.timestamp("us") for field in arrow)
     rows = {Path(file.name).name: file.rows for file in entry.files}
     adding = [_action(file, rows, commit_ts) for file in files]
     actions: list[AddAction | RemoveAction] = [*adding]
@@ -58,11 +71,7 @@ def _commit(directory: Path, entry: TableEntry, files: list[Path], commit_ts: in
     table = DeltaTable(str(directory))
     if (table.transaction_version(APP_ID) or 0) >= commit_ts:
         return _registered(entry, table, is_new=False)
-    if has_wall_clock and "timestampNtz" not in (table.protocol().reader_features or ()):
-        table.alter.add_feature(
-            TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True
-        )
-        table = DeltaTable(str(directory))
+    allow_wall_clock(table, arrow)
     table.create_write_transaction(
         actions, "overwrite", schema, partition_by=[], commit_properties=properties
     )

@@ -1,0 +1,132 @@
+"""Files of a lake's tables: what readers pass over them by, how they are dealt out."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from binlogd.spark.counts import RowCounts
+from binlogd.spark.lake.content import SMALL_BYTES, SMALL_MAX, TouchedFiles, dealt, touched
+from binlogd.spark.lake.files import DataFile
+from binlogd.spark.lake.manifest import LakeTable
+from binlogd.spark.lake.merging import PART_BYTES, ReadChanges, parts_of
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.place import place_of
+from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, KeyChanges
+
+LARGE = SMALL_BYTES
+
+
+def schema_of(**columns: pa.DataType) -> pa.Schema:
+    numbers = [*range(1, len(columns) + 1), KEY_ID]
+    every = {**columns, KEY_COLUMN: pa.binary()}
+    return pa.schema(
+        pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
+        for number, (name, kind) in zip(numbers, every.items(), strict=True)
+    )
+
+
+def test_a_delta_log_tells_the_bounds_of_what_a_file_holds(tmp_path: Path) -> None:
+    """Readers pass files over by them: a wrong one would hide rows."""
+    wall, moment = datetime(2024, 2, 29, 23, 59, 59, 999_999), datetime(1970, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - has none
+    schema = schema_of(
+        number=pa.int64(),
+        share=pa.float64(),
+        price=pa.decimal128(30, 2),
+        name=pa.string(),
+        story=pa.string(),
+        day=pa.date32(),
+        wall=pa.timestamp("us"),
+        moment=pa.timestamp("us", "UTC"),
+        is_new=pa.bool_(),
+        note=pa.string(),
+    )
+    low = [-(1 << 60), -1.5, Decimal("-12345678901234567890.25"), "a", "x" * 99, date(1, 1, 1)]
+    high = [1 << 60, 2.5, Decimal("0.01"), "zoë", "y", date(9999, 12, 31)]
+    columns = list(zip([*low, wall, moment, False], [*high, wall, moment, True], strict=True))
+    arrays = [*columns, (None, None), (b"k", b"\xff")]
+    rows = pa.table(
+        [pa.array(each, of) for each, of in zip(arrays, schema.types, strict=True)], schema
+    )
+    with closing(Lake(place_of(f"delta:{tmp_path}")).content()) as tables:
+        head = tables.kind.create(1, "table-1", schema, "d.t", 5)
+        tables.append(head, schema, rows.to_batches(), 5)
+    told = pa.table(DeltaTable(str(tmp_path / "table-1")).get_add_actions(flatten=True))
+    bounds = {name: values[0].as_py() for name, values in zip(told.column_names, told, strict=True)}
+    for name, (least, most) in zip(schema.names, columns, strict=False):
+        if name == "story":  # too long to stand in a log
+            assert bounds[f"min.{name}"] is None
+            continue
+        assert (bounds[f"min.{name}"], bounds[f"max.{name}"]) == (least, most), name
+    assert bounds["null_count.note"] == 2
+    assert bounds["num_records"] == 2
+    found = DeltaTable(str(tmp_path / "table-1")).to_pyarrow_dataset()
+    assert found.to_table(filter=pa.dataset.field("price") < Decimal("-1.00")).num_rows == 1
+
+
+def test_a_table_whose_files_know_no_ids_is_merged_by_the_names_of_columns(tmp_path: Path) -> None:
+    """As they are in a lake that delta-rs wrote."""
+    schema = schema_of(v=pa.int64(), text=pa.string())
+    plain = pa.schema([each.remove_metadata() for each in schema])
+    held = pa.table([[1, 2, 3], ["a", "b", "c"], [b"1", b"2", b"3"]], plain)
+    write_deltalake(str(tmp_path / "table-1"), held)
+    puts = pa.table([[20, 40], ["B", "D"], [b"2", b"4"]], schema)
+    with closing(Lake(place_of(f"delta:{tmp_path}")).content()) as tables:
+        head = LakeTable(1, "table-1", 0)
+        head = tables.merge(head, schema, [KeyChanges(puts, pa.array([b"3"], pa.binary()))], 6)
+        found = [row for each in tables.read(head, schema) for row in each.to_pylist()]
+    assert sorted((row["v"], row["text"]) for row in found) == [(1, "a"), (20, "B"), (40, "D")]
+    assert (head.rows, head.files) == (3, 1)
+
+
+def file(name: str, size: int, low: bytes | None = None, high: bytes | None = None) -> DataFile:
+    return DataFile(name, size, low, high)
+
+
+def test_what_a_batch_touches_are_files_that_may_hold_its_keys_and_small_ones() -> None:
+    files = [file("before", LARGE, b"a", b"b"), file("within", LARGE, b"b", b"e")]
+    files += [file("behind", LARGE, b"f", b"g"), file("unknown", LARGE)]
+    small = [file(f"small{each}", 1, b"x", b"y") for each in range(SMALL_MAX)]
+    may, folded = touched([*files, *small], b"c", b"e")
+    assert ([each.name for each in may], folded) == (["within", "unknown"], [])
+    more = [*small, file("one more", 1, b"c", b"d")]
+    may, folded = touched([*files, *more], b"c", b"e")
+    assert ([each.name for each in may], folded) == (["within", "unknown"], more)
+
+
+def test_files_are_dealt_by_size_and_small_ones_stay_together() -> None:
+    sizes, small = [50, 40, 30, 20, 10], [file("one", 5), file("two", 5)]
+    work = TouchedFiles([file(str(each), each) for each in sizes], small)
+    shares = dealt(work, 3)
+    assert [each for share in shares for each in share.folded] == small
+    assert sorted(each.size_bytes for share in shares for each in share.may) == sorted(sizes)
+    assert max(each.size_bytes for each in shares) - min(each.size_bytes for each in shares) <= 20
+    assert dealt(TouchedFiles([], []), 3) == []
+    assert len(dealt(work, 1)) == 1
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+def test_large_tables_have_parts_of_their_own_and_all_others_one(cores: int) -> None:
+    sizes = {1: 100, 2: 3 * PART_BYTES, 3: PART_BYTES - 1, 4: 50 * PART_BYTES, 5: 0}
+    read = {each: ReadChanges(RowCounts(bytes=size), 1) for each, size in sizes.items()}
+    parts = parts_of(read, cores)
+    assert {each: many for each, (_, many) in parts.of.items()} == {
+        1: 1,
+        2: min(cores, 4),
+        3: 1,
+        4: cores,
+        5: 1,
+    }
+    for table_id, (_, many) in parts.of.items():
+        found = {parts.at(table_id, turn) for turn in range(20)}
+        assert len(found) == many
+        assert found <= set(range(parts.total))
+    largest = {parts.at(4, turn) for turn in range(20)} | {parts.at(2, turn) for turn in range(20)}
+    assert len(largest) == cores + min(cores, 4)
+    assert parts_of({}, cores).total == 1
