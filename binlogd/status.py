@@ -181,7 +181,10 @@ class UpstreamPart(Struct, frozen=True, kw_only=True):
 
 
 class TsoStatus(Struct, frozen=True, kw_only=True):
-    """Timestamps from a cluster; `age_s` is since the last one was told."""
+    """Timestamps from a cluster; `age_s` is since the last one was told, None before the first.
+
+    `requests` are each for all who waited, `went_back` answers that were refused, as they lay
+    before earlier ones; since the start."""
 
     last_ts: Ts
     age_s: float | None

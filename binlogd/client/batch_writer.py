@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import count
-from pathlib import Path
 
 import structlog
 from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from binlogd.client.pump_client import NO_ANSWER, ClientLimits, PumpClient
+from binlogd.client.pump_client import PumpClient
 from binlogd.errors import PumpUnavailable, leaves
+from binlogd.grpc.channel import NO_ANSWER
 from binlogd.grpc.inbox import Inbox, send
 from binlogd.telemetry.faults import unforeseen
 from binlogd.wire import batch as wire
@@ -31,18 +31,8 @@ _ANSWER_BYTES_MAX = 64 << 20
 class BatchedPumpClient(PumpClient):
     """A `PumpClient` that joins what is written at the same time."""
 
-    def __init__(
-        self,
-        host: str | Path,
-        port: int = 0,
-        *,
-        cluster_id: int,
-        limits: ClientLimits | None = None,
-    ) -> None:
-        """A path instead of a host is that of a unix socket; it has no port."""
-        super().__init__(host, port, cluster_id=cluster_id, limits=limits)
-        self._link: _Link | None = None
-        self._is_known = True  # the batched write, to the Pump
+    _link: _Link | None = None
+    _is_known = True  # the batched write, to the Pump
 
     def close(self) -> None:
         """Ends the connection; what is in flight on it fails as unavailable."""

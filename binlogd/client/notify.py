@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from grpclib.const import Cardinality
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.exceptions import GRPCError
 
 from binlogd.errors import DrainerUnavailable
-from binlogd.grpc.channel import PlainChannel, woken_cleanly
+from binlogd.grpc.channel import NO_ANSWER, PlainChannel, unary
 from binlogd.host.tls import ClientTls
 
 log = structlog.get_logger(__name__)
@@ -21,7 +20,6 @@ _NOTIFY = "/binlog.Cistern/Notify"
 _ATTEMPT_S = 3.0
 _WAITS_S = (1.0, 2.0)
 """After the first and the second attempt; there is no fourth."""
-_NO_ANSWER = (GRPCError, StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
 
 
 async def notify(node_id: str, host: str, port: int, *, tls: ClientTls | None = None) -> None:
@@ -32,9 +30,9 @@ async def notify(node_id: str, host: str, port: int, *, tls: ClientTls | None = 
     for wait_s in (*_WAITS_S, None):
         try:
             async with asyncio.timeout(_ATTEMPT_S):
-                with woken_cleanly():
-                    await _call(host, port, tls)
-        except _NO_ANSWER as error:
+                async with PlainChannel(host, port, tls) as channel:
+                    await unary(channel, _NOTIFY, b"")
+        except (GRPCError, *NO_ANSWER) as error:
             cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             if wait_s is None:
                 where = f"{node_id}, {host}:{port}"
@@ -43,12 +41,3 @@ async def notify(node_id: str, host: str, port: int, *, tls: ClientTls | None = 
             await asyncio.sleep(wait_s)
         else:
             return
-
-
-async def _call(host: str, port: int, tls: ClientTls | None) -> None:
-    async with (
-        PlainChannel(host, port, tls) as channel,
-        channel.request(_NOTIFY, Cardinality.UNARY_UNARY, bytes, bytes) as stream,
-    ):
-        await stream.send_message(b"", end=True)
-        await stream.recv_message()

@@ -21,11 +21,17 @@ from typing import Self
 import structlog
 from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.exceptions import GRPCError
 
 from binlogd.binlog import BinlogType, Pulled, late_commits_in
 from binlogd.errors import Corrupt, MalformedBinlog, MissedCommit, PumpUnavailable, Refused
-from binlogd.grpc.channel import LastingChannel, PlainChannel, woken_cleanly
+from binlogd.grpc.channel import (
+    NO_ANSWER,
+    LastingChannel,
+    PlainChannel,
+    unary,
+    woken_cleanly,
+)
 from binlogd.grpc.inbox import Inbox
 from binlogd.host.tls import ClientTls
 from binlogd.tso import Tso
@@ -35,9 +41,6 @@ log = structlog.get_logger(__name__)
 
 _WRITE, _PULL = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs"
 _FINAL_TEXTS = ("cluster ID are mismatch", "unexpected EOF", "proto: ")
-# RuntimeError is what uvloop raises on writing to a connection that has just closed.
-NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
-"""What a connection that is gone or silent comes out as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +154,7 @@ class PumpClient:
     async def _answered(self, channel: Channel, message: bytes) -> None:
         try:
             async with asyncio.timeout(self._limits.deadline_s):
-                with woken_cleanly():
-                    errmsg = await _unary(channel, message)
+                errmsg = codec.decode_write_answer(await unary(channel, _WRITE, message))
         except GRPCError as error:
             raise self._meaning(error) from error
         except NO_ANSWER as error:
@@ -179,13 +181,6 @@ class PumpClient:
     def _said(self, what: str) -> str:
         where = self._host if isinstance(self._host, Path) else f"{self._host}:{self._port}"
         return f"pump {where}: {what}"
-
-
-async def _unary(channel: Channel, message: bytes) -> str:
-    async with channel.request(_WRITE, Cardinality.UNARY_UNARY, bytes, bytes) as stream:
-        await stream.send_message(message, end=True)
-        answer = await stream.recv_message()
-    return codec.decode_write_answer(answer or b"")
 
 
 class RemoteSource:

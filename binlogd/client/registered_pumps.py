@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence, Set
 from contextlib import aclosing
+from functools import partial
 
 import structlog
 
@@ -52,16 +53,10 @@ class PumpList:
     async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         """See Sources."""
         cluster_id = await self._cluster_id()
-        others = [
-            RemoteSource(
-                shown_address(each),
-                *each,
-                cluster_id=cluster_id,
-                tls=self._tls,
-                observe=self._horizon.take,
-            )
-            for each in self._remote
-        ]
+        remote = partial(
+            RemoteSource, cluster_id=cluster_id, tls=self._tls, observe=self._horizon.take
+        )
+        others = (remote(shown_address(each), *each) for each in self._remote)
         yield [Member(source) for source in (*self._local, *others)]
         await asyncio.Event().wait()
 

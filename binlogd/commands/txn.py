@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from binlogd.commands.output import say, say_json
 from binlogd.commands.reading import (
     HistoryOption,
     JsonLinesOption,
+    PathsArgument,
     history_of,
     quiet_on_broken_pipe,
     writer_of,
@@ -28,10 +28,7 @@ from binlogd.tso import Tso
 
 def txn(
     ts: Annotated[int, typer.Argument(min=1, help="Its commit_ts or its start_ts.")],
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Directories or files of binlogs.", show_default=False),
-    ] = None,
+    paths: PathsArgument = None,
     schema_history: HistoryOption = None,
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,

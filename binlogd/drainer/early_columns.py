@@ -116,7 +116,8 @@ class EarlyColumns:
         self._from_version = schema.version
         self._complete_after = after
         """Everything above has been kept, so far as it ran ahead."""
-        self._due: list[TableChange] = []
+        self.waiting: list[TableChange] = []
+        """What is due before the next transaction; empty most of the time."""
         self._due_after = self._kept_after = NO_TS
         self._written: deque[_Written] = deque()
         """DDLs whose values were handed out, and are not known to be applied."""
@@ -144,13 +145,13 @@ class EarlyColumns:
 
         It stands right behind its DDL, in every life: a sink knows by the commit_ts what it has.
         """
-        if not self._due or before_ts <= self._due_after + 1:
+        if not self.waiting or before_ts <= self._due_after + 1:
             return None
         return self._due_with(Tso(self._due_after + 1), self._schema.version, ())
 
     def joined(self, txn: Txn) -> Txn:
         """A transaction at the very commit_ts where something is due, with it in front."""
-        if not self._due or isinstance(txn, Ddl) or txn.commit_ts <= self._due_after:
+        if not self.waiting or isinstance(txn, Ddl) or txn.commit_ts <= self._due_after:
             return txn
         if isinstance(txn, Dml):
             return self._due_with(txn.commit_ts, txn.schema_version, txn.changes)
@@ -170,7 +171,7 @@ class EarlyColumns:
 
     def left(self) -> tuple[TableChange, ...]:
         """What is due and cannot be written any more, since nothing will follow."""
-        changes, self._due = tuple(self._due), []
+        changes, self.waiting = tuple(self.waiting), []
         return changes
 
     def savable(self, applied_ts: Tso, *, at_rest: bool = False) -> Tso:
@@ -184,7 +185,7 @@ class EarlyColumns:
         needed = [applied_ts]
         if self._written:
             needed.append(self._written[0].kept_after)
-        elif self._due:
+        elif self.waiting:
             needed.append(self._kept_after)
         since = plus_ms(applied_ts, -_KEPT_MS)
         for kept in self._kept:
@@ -281,8 +282,8 @@ class EarlyColumns:
     def _put_due(self, ddl: Ddl, after: TableAt, rows: Mutation) -> None:
         since = Tso(ddl.job.start_ts)
         called = self._router.table(after) if self._router.has_rules else after
-        self._kept_after = min(since, self._kept_after) if self._due else since
-        self._due.append(TableChange(called, rows))
+        self._kept_after = min(since, self._kept_after) if self.waiting else since
+        self.waiting.append(TableChange(called, rows))
         self._due_after = ddl.commit_ts
 
     def _backfill(self, ddl: Ddl) -> InDoubt | None:

@@ -35,13 +35,14 @@ from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.slow import Stages
-from binlogd.drainer.translate import Translator, ddl_of
+from binlogd.drainer.translate import Translator, unreadable
 from binlogd.drainer.txn import Ddl, Decoded, Dml, Skip, Txn
 from binlogd.drainer.walk import Walk
 from binlogd.errors import (
     ConfigError,
     Corrupt,
     DownstreamWentBack,
+    MalformedBinlog,
     MissedCommit,
     MissingDdlJob,
     Stuck,
@@ -57,6 +58,7 @@ from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job, SchemaState
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire import peek
 
 _AHEAD_KEPT_MAX = 4096
 _APPLIED_AT_ONCE = 100
@@ -316,7 +318,8 @@ class Session:
         txns: list[Txn] = []
         try:
             for each in found:
-                txns += walk.due(each.binlog.commit_ts)
+                if walk.early.waiting:
+                    txns += walk.due(each.binlog.commit_ts)
                 txns.append(self._taken(each, walk))
         except Stuck as error:
             failure = error
@@ -368,15 +371,15 @@ class Session:
         for binlog in part:
             ddl = job = None
             try:
-                ddl = ddl_of(binlog)
+                ddl = peek.ddl(binlog.payload)
                 if ddl is not None and not ddl.is_setval:
                     job = await self._ports.history.job(ddl.ddl_job_id)
                     if job is None and not self._is_ignored(binlog):
                         query = ddl.ddl_query.decode("utf-8", "replace")
                         raise MissingDdlJob(ddl.ddl_job_id, binlog.commit_ts, query)
-            except Stuck as error:
+            except (Stuck, MalformedBinlog) as error:
                 if not self._is_ignored(binlog):
-                    return found, error
+                    return found, error if isinstance(error, Stuck) else unreadable(binlog, error)
             found.append(Decoded(binlog, ddl, job))
         return found, None
 

@@ -38,14 +38,6 @@ from binlogd.wire.peek import Mutation
 _TABLES_KEPT_MAX = 20_000
 
 
-def ddl_of(binlog: CommittedBinlog) -> peek.Body | None:
-    """The DDL of a binlog; None for one with rows. Raises RowMismatch."""
-    try:
-        return peek.ddl(binlog.payload)
-    except MalformedBinlog as error:
-        raise _unreadable(binlog, error) from error
-
-
 class Translator:
     """One pass over the binlogs of an upstream; owns how the schema moves."""
 
@@ -77,7 +69,7 @@ class Translator:
         try:
             return self._dml(binlog)
         except MalformedBinlog as error:
-            raise _unreadable(binlog, error) from error
+            raise unreadable(binlog, error) from error
 
     def _dml(self, binlog: CommittedBinlog) -> Txn:
         commit_ts = binlog.commit_ts
@@ -89,7 +81,7 @@ class Translator:
             self._filter.loop, mutations, commit_ts, schema_version
         ):
             return Skip(commit_ts)
-        if self._schema.moved:
+        if self._schema.moved.pasts:
             try:
                 mutations = followed(self._schema.moved, mutations, schema_version, commit_ts)
             except CorruptRow as error:
@@ -225,5 +217,6 @@ class Translator:
         return self._schema.find(name.database, name.table) == name
 
 
-def _unreadable(binlog: CommittedBinlog, error: MalformedBinlog) -> RowMismatch:
+def unreadable(binlog: CommittedBinlog, error: MalformedBinlog) -> RowMismatch:
+    """What a binlog that does not decode stops the replication with."""
     return RowMismatch("an unreadable binlog", binlog.commit_ts, str(error))

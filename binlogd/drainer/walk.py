@@ -38,13 +38,14 @@ class Walk:
             raise
         except Exception as error:
             raise unforeseen("translation", error, decoded.binlog.commit_ts) from error
-        txn = self.early.joined(txn)
+        if self.early.waiting:
+            txn = self.early.joined(txn)
         doubt = self.early.saw(txn)
         is_new = txn.commit_ts > self._said_ts
         if is_new and doubt is not None and isinstance(txn, Ddl):
             self.values_in_doubt += 1
             say_in_doubt(txn, doubt)
-        if self._schema.moved and (late := self._schema.moved.take_doubts()) and is_new:
+        if self._schema.moved.pasts and (late := self._schema.moved.take_doubts()) and is_new:
             self.values_in_doubt += len(late)
             say_late(txn.commit_ts, late)
         return txn

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import BaseTransport
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from grpclib.client import Channel, Handler
 from grpclib.config import Configuration
+from grpclib.const import Cardinality
 from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import ProtocolError, StreamTerminatedError
 from grpclib.protocol import EventsProcessor, H2Protocol
 from h2.config import H2Configuration
 from h2.errors import ErrorCodes
@@ -28,6 +30,10 @@ from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.host.silence import cut, notice_silence
 from binlogd.host.tls import ClientTls
+
+NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
+"""What a connection that is gone or silent comes out as: of grpclib, of ssl, and uvloop's of one
+that has just closed."""
 
 
 @contextmanager
@@ -51,6 +57,23 @@ def woken_cleanly() -> Iterator[None]:
         if task.cancelling() > before:
             raise asyncio.CancelledError from None
         raise
+
+
+async def unary(
+    channel: Channel, path: str, message: bytes, metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """The answer to a call of one message, within asyncio's timeout. Raises GRPCError, and one of
+    NO_ANSWER; so it does for a call that ends well without an answer."""
+    answer = None
+    with woken_cleanly():
+        async with channel.request(
+            path, Cardinality.UNARY_UNARY, bytes, bytes, metadata=metadata
+        ) as stream:
+            await stream.send_message(message, end=True)
+            answer = await stream.recv_message()
+    if answer is None:
+        raise ConnectionError("it ended the call without an answer")
+    return answer
 
 
 class BytesCodec(CodecBase):

@@ -19,8 +19,8 @@ from binlogd.grpc.messages import BytesStream, begin_answer
 from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX, unary
 from binlogd.tidb.meta_keys import HISTORY, field_of, job_id_of, job_key
+from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.store import UpstreamStore
-from binlogd.upstream.upstream import History
 from binlogd.wire.generated.errorpb import Error, ServerIsBusy
 from binlogd.wire.generated.grpc.health.v1 import HealthCheckRequest, HealthCheckResponse
 from binlogd.wire.generated.grpc.health.v1 import HealthCheckResponseServingStatus as ServingStatus
@@ -54,7 +54,7 @@ _NO_ROWS = (
 class HistoryService:
     """The DDL history of this node as keys of TiKV."""
 
-    def __init__(self, history: History, store: UpstreamStore, streams: OpenStreams) -> None:
+    def __init__(self, history: SchemaHistory, store: UpstreamStore, streams: OpenStreams) -> None:
         self._history, self._store, self._streams = history, store, streams
 
     def __mapping__(self) -> Mapping[str, Handler]:

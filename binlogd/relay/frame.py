@@ -27,7 +27,6 @@ import google_crc32c
 import msgspec
 
 from binlogd.binlog import Payload
-from binlogd.log.drive import Reading, of_bytes
 from binlogd.log.scan import CHUNK_BYTES, Steps
 from binlogd.tso import Tso
 
@@ -188,12 +187,6 @@ def _fields(head: bytes) -> tuple[int, int, int, int, int, int] | None:
     magic, head_sum, *fields = HEAD.unpack(head)
     found = google_crc32c.value(head[_CHECKED_FROM:])
     return tuple(fields) if (magic, head_sum) == (MAGIC, found) else None
-
-
-def read_frame(data: Whole, at: RelayPos) -> Frame | Torn | Damaged:
-    """The frame at this place; `data` is the whole file, and `at` lies before its end."""
-    found = Reading(frame_at(len(data), at), of_bytes(data)).ended()
-    return found.of(data) if isinstance(found, FramePlace) else found
 
 
 def frame_at(size: int, at: RelayPos) -> Steps[FramePlace | Torn | Damaged]:

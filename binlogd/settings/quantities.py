@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import inf
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -113,9 +114,14 @@ def retention_s(key: str, text: int | str) -> float:
     days = str(text).removesuffix("d")
     if isinstance(text, str) and not days.isdecimal():
         return duration_s(key, text, 'use 7 or "7d" for 7 days, "7h" for 7 hours')
-    if len(days) > _DIGITS_MAX or not 0 < int(days) * _DAY_S <= _DURATION_MAX_S:
-        raise ConfigError(f"{key}: {text}: must be above 0 and below 300 years")
-    return int(days) * _DAY_S
+    duration = int(days) * _DAY_S if len(days) <= _DIGITS_MAX else inf
+    return _bounded(key, text, duration, "")
+
+
+def _bounded(key: str, text: int | str, duration: float, hint: str) -> float:
+    if not 0 < duration <= _DURATION_MAX_S:
+        raise ConfigError(f"{key}: {text}: must be above 0 and below 300 years{hint}")
+    return duration
 
 
 def kept_s(key: str, retention: int | str) -> float:
@@ -132,9 +138,7 @@ def duration_s(key: str, text: str, hint: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ConfigError(f'{key}: "{text}": {hint}')
     duration = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    if not 0 < duration <= _DURATION_MAX_S:
-        raise ConfigError(f"{key}: {text}: must be above 0 and below 300 years; {hint}")
-    return duration
+    return _bounded(key, text, duration, f"; {hint}")
 
 
 def wait_s(option: str, text: str) -> float:

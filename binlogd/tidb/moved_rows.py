@@ -141,39 +141,36 @@ def _follow(past: Past, found: _Found, kind: int, row: bytes) -> None:
 
 
 class MovedRows:
-    """The DDL of the last moments, oldest first; false where there is none."""
+    """The DDL of the last moments, oldest first: `pasts`, most of the time empty."""
 
     def __init__(self, pasts: Iterable[Past] = ()) -> None:
-        self._pasts = list(pasts)
+        self.pasts = list(pasts)
         self._table_ids = frozenset[int]()
         self._settled_ts = 0
         self._doubts: list[Doubt] = []
         self._index()
 
-    def __bool__(self) -> bool:
-        return bool(self._pasts)
-
     def copy(self) -> MovedRows:
         """Another one with the same DDL, and no doubts so far."""
-        return MovedRows(self._pasts)
+        return MovedRows(self.pasts)
 
     def unsettled(self, commit_ts: int) -> list[Past]:
         """Those that rows behind this commit_ts may not have seen."""
-        return [each for each in self._pasts if each.turn.settled_ts > commit_ts]
+        return [each for each in self.pasts if each.turn.settled_ts > commit_ts]
 
     def note(self, job: Job, before: Table, plain: Table | None = None) -> None:
         """A job is in force: `before` is the partitioned table that it found."""
         if job.type not in _MOVING or job.table is None:
             return
         past = Past(job, turn_of(job, 0, ()), before, plain)
-        later = [each for each in self._pasts if each.turn.settled_ts > job.began_ts]
-        self._pasts = [*later, past][-_KEPT_MAX:]
+        later = [each for each in self.pasts if each.turn.settled_ts > job.began_ts]
+        self.pasts = [*later, past][-_KEPT_MAX:]
         self._index()
 
     def table_ids(self, commit_ts: int) -> frozenset[int]:
         """The tables of which rows that commit then may be elsewhere."""
         if commit_ts > self._settled_ts:
-            self._pasts = []
+            self.pasts = []
             self._index()
         return self._table_ids
 
@@ -182,7 +179,7 @@ class MovedRows:
     ) -> Iterator[Placed]:
         """The rows of a table in one transaction by where they are; what is gone is left out.
         Raises CorruptRow."""
-        unseen = [each for each in self._pasts if not each.turn.is_seen(version, commit_ts)]
+        unseen = [each for each in self.pasts if not each.turn.is_seen(version, commit_ts)]
         doubtful, reason = 0, ""
         previous: dict[int, Value] | None = None
         for kind, row in rows:
@@ -207,18 +204,18 @@ class MovedRows:
 
     def _index(self) -> None:
         ids: set[int] = set()
-        for each in self._pasts:
+        for each in self.pasts:
             ids.add(each.before.id)
             if each.plain is not None:
                 ids.add(each.plain.id)
         self._table_ids = frozenset(ids)
-        self._settled_ts = max((each.turn.settled_ts for each in self._pasts), default=0)
+        self._settled_ts = max((each.turn.settled_ts for each in self.pasts), default=0)
 
     # --- kept beside a schema ------------------------------------------------------------------
 
     def kept(self) -> list[MovedJson]:
         """What `of` needs."""
-        return [MovedJson.of(each) for each in self._pasts]
+        return [MovedJson.of(each) for each in self.pasts]
 
     @classmethod
     def of(cls, kept: Iterable[MovedJson]) -> MovedRows:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from msgspec.structs import replace
+
 from binlogd.status import TsoStatus, UpstreamStatus
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import physical_ms
-from binlogd.upstream.upstream import TikvKnowledge, TsoStatistics, UpstreamStatistics
+from binlogd.upstream.upstream import TikvKnowledge, UpstreamStatistics
 
 
 def say_upstream(out: Exposition, now: UpstreamStatistics) -> None:
@@ -32,12 +34,12 @@ def say_upstream(out: Exposition, now: UpstreamStatistics) -> None:
         _say_tikv(out, now.tikv)
 
 
-def _say_tso(out: Exposition, tso: TsoStatistics) -> None:
+def _say_tso(out: Exposition, tso: TsoStatus) -> None:
     out.gauge("binlogd_upstream_tso", "The last timestamp that was told.", physical_ms(tso.last_ts))
     if tso.last_ts:
         out.gauge("binlogd_upstream_tso_age_seconds", "Since then.", tso.age_s)
     for name, meaning, count in (
-        ("requests", "Requests for timestamps, each for all who waited.", tso.asked),
+        ("requests", "Requests for timestamps, each for all who waited.", tso.requests),
         ("slow", "Of those, slower than 30 ms.", tso.slow),
         ("errors", "Requests without a timestamp that can be taken.", tso.errors),
         ("went_back", "Timestamps refused, as earlier ones were later.", tso.went_back),
@@ -67,21 +69,12 @@ def _say_tikv(out: Exposition, now: TikvKnowledge) -> None:
 
 def upstream_status(now: UpstreamStatistics) -> UpstreamStatus:
     """Its part of `/status`."""
+    tso = now.tso
+    if tso is not None and tso.age_s is not None:
+        tso = replace(tso, age_s=round(tso.age_s, 1))
     return UpstreamStatus(
         kind=now.kind,
         parts=now.parts,
-        tso=None if now.tso is None else _tso_status(now.tso),
+        tso=tso,
         tikv=None if now.tikv is None else asdict(now.tikv),
-    )
-
-
-def _tso_status(now: TsoStatistics) -> TsoStatus:
-    return TsoStatus(
-        last_ts=now.last_ts,
-        age_s=round(now.age_s, 1) if now.last_ts else None,
-        trouble=now.trouble,
-        requests=now.asked,
-        slow=now.slow,
-        errors=now.errors,
-        went_back=now.went_back,
     )

@@ -6,44 +6,21 @@ connections they hold, not in what the rest of binlogd asks them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from binlogd.ports import Registry, TsoSource, TxnStatusSource
-from binlogd.status import UpstreamPart
-from binlogd.tidb.job_index import JobIndex
-from binlogd.tidb.model import Job
+from binlogd.status import TsoStatus, UpstreamPart
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
+from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.store import SkipList, UpstreamStore
 from binlogd.upstream.tikv.client import TikvStatistics
 from binlogd.upstream.tikv.txn_status import FateStatistics
-
-
-class History(Protocol):
-    """The DDL jobs of the cluster, as far back as somebody knows them."""
-
-    async def job(self, job_id: int) -> Job | None:
-        """A job, awaited for a while when it is not there yet. Raises UpstreamUnavailable,
-        Corrupt."""
-        ...
-
-    async def index(self) -> JobIndex:
-        """What there is now. Raises UpstreamUnavailable."""
-        ...
-
-    async def read(self, job_ids: Sequence[int]) -> list[Job]:
-        """Jobs that the index knows, in the order of the ids. Raises UpstreamUnavailable,
-        Corrupt."""
-        ...
-
-    async def known_jobs(self) -> list[bytes]:
-        """The JSON of every job that can be told now, by id; what is kept, when nobody answers."""
-        ...
 
 
 class Life(Protocol):
@@ -56,22 +33,6 @@ class Life(Protocol):
     async def close(self) -> None:
         """Lets go of connections; never raises, and may be called without `run`."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TsoStatistics:
-    """Timestamps from a cluster. Counts are since the start."""
-
-    last_ts: Tso
-    age_s: float
-    """Since the last one was told; infinite before the first."""
-    asked: int = 0
-    """Requests, each for all who waited."""
-    slow: int = 0
-    errors: int = 0
-    went_back: int = 0
-    """Answers that were refused, as they lay before earlier ones."""
-    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +50,7 @@ class UpstreamStatistics:
 
     kind: str
     parts: tuple[UpstreamPart, ...] = ()
-    tso: TsoStatistics | None = None
+    tso: TsoStatus | None = None
     tikv: TikvKnowledge | None = None
 
 
@@ -100,7 +61,7 @@ class OwnPd:
 
     keyspace: KeyspaceStore
     tso: ClockTso
-    history: History
+    history: SchemaHistory
     store: UpstreamStore
     """Where the history's jobs are kept."""
 
@@ -116,7 +77,7 @@ class Upstream:
     store: UpstreamStore
     cluster: StoredClusterIdentity
     tso: TsoSource
-    history: History
+    history: SchemaHistory
     registry: Registry
     txn_status: TxnStatusSource
     skips: SkipList
@@ -129,7 +90,7 @@ class Upstream:
     lives: tuple[Life, ...] = ()
     """Closed in the opposite order."""
     parts: tuple[Callable[[], UpstreamPart], ...] = ()
-    tso_statistics: Callable[[], TsoStatistics] | None = None
+    tso_statistics: Callable[[], TsoStatus] | None = None
     tikv_statistics: Callable[[], TikvKnowledge] | None = None
     shares_registry: bool = False
     """Whether others have their entries beside ours."""

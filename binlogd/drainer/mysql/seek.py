@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from struct import Struct
 from typing import NamedTuple
 
 from binlogd.drainer import sql
@@ -25,7 +24,7 @@ from binlogd.drainer.rows.parts import Part, RunKind, Statement
 from binlogd.drainer.rows.shape import Mode
 from binlogd.drainer.rows.target import Reader, RowStatement, Target, key_text
 from binlogd.errors import RowNotFound
-from binlogd.tidb.columns import Value
+from binlogd.tidb.columns import Value, single
 from binlogd.tidb.kinds import DELETE, UPDATE, Tp
 from binlogd.tidb.model import Column
 from binlogd.tso import Tso
@@ -37,7 +36,6 @@ PROBES_TOGETHER = 50
 """Keys that are asked for at once."""
 _VALUES_SHOWN_MAX = 1000
 _DIGITS_OF_64_BITS = 20
-_F32 = Struct(">f")
 _PROBES = {
     Tp.FLOAT: b"%b + 0e0",
     Tp.DOUBLE: b"%b + 0e0",
@@ -223,7 +221,7 @@ def _means(column: Column, value: Value, printed: str) -> bool:
     if tp in (Tp.ENUM, Tp.SET):
         return value == int(printed)
     there, here = float(printed), float(value or 0)
-    return there == here or (tp == Tp.FLOAT and _F32.pack(there) == _F32.pack(here))
+    return there == here or (tp == Tp.FLOAT and single(there) == single(here))
 
 
 def _document(text: str) -> object:

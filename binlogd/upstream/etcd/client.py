@@ -21,10 +21,10 @@ from typing import Self, TypeVar
 import structlog
 from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality, Status
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.exceptions import GRPCError
 
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
-from binlogd.grpc.channel import LastingChannel, woken_cleanly
+from binlogd.grpc.channel import NO_ANSWER, LastingChannel, unary, woken_cleanly
 from binlogd.grpc.methods import Message, understood
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import addresses_of
@@ -80,7 +80,6 @@ _FINAL = (
     Status.UNAUTHENTICATED,
     Status.UNIMPLEMENTED,
 )
-_NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
 _KV, _LEASE = "/etcdserverpb.KV/", "/etcdserverpb.Lease/"
 
 
@@ -144,7 +143,7 @@ class EtcdClient:
                     async with asyncio.timeout(self._deadline_s):
                         with woken_cleanly():
                             await stream.send_message(question)
-                except (*_NO_ANSWER, GRPCError) as error:  # whoever reads it hears of it as well
+                except (*NO_ANSWER, GRPCError) as error:  # whoever reads it hears of it as well
                     log.debug("etcd_watch_not_asked", cause=str(error) or type(error).__name__)
 
     def _follow(self, told: Sequence[Endpoint]) -> None:
@@ -231,7 +230,7 @@ class EtcdClient:
                         if answer.events:
                             since = _newest(answer.events) + 1
                             yield answer.events
-            except _NO_ANSWER as error:
+            except NO_ANSWER as error:
                 failures.append(self._failed(endpoint, str(error) or type(error).__name__))
             except GRPCError as error:
                 failures.append(self._failed(endpoint, f"{error.status.name}: {error.message}"))
@@ -289,7 +288,7 @@ class EtcdClient:
                     return understood(answer, await self._answered(endpoint, path, message))
             except _Unsent as error:
                 failures.append(self._failed(endpoint, str(error)))
-            except _NO_ANSWER as error:
+            except NO_ANSWER as error:
                 cause = str(error) or type(error).__name__
                 if isinstance(error, TimeoutError):
                     cause = f"no answer within {share_s:.1f} s"
@@ -306,8 +305,7 @@ class EtcdClient:
         except (OSError, TimeoutError) as error:
             raise _Unsent(str(error) or "no connection in time") from error
         try:
-            with woken_cleanly():
-                return await _unary(channel, path, message)
+            return await unary(channel, path, message)
         except GRPCError as error:
             if error.status in _FINAL:
                 raise EtcdRefused(error.status.name, error.message or "") from error
@@ -332,12 +330,6 @@ class EtcdClient:
         said = f"etcd {endpoint[0]}:{endpoint[1]}: {cause}"
         log.info("etcd_endpoint_failed", endpoint=f"{endpoint[0]}:{endpoint[1]}", cause=cause)
         return said
-
-
-async def _unary(channel: Channel, path: str, message: bytes) -> bytes:
-    async with channel.request(path, Cardinality.UNARY_UNARY, bytes, bytes) as stream:
-        await stream.send_message(message, end=True)
-        return await stream.recv_message() or b""
 
 
 class _Unsent(Exception):

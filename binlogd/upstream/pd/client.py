@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, SupportsBytes, TypeVar
 
 import structlog
-from grpclib.client import UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.grpc.channel import woken_cleanly
+from binlogd.grpc.channel import unary
 from binlogd.grpc.methods import Message, understood
 from binlogd.host.tls import ClientTls
 from binlogd.settings.quantities import shown_address
@@ -244,10 +243,8 @@ class PdClient:
         return understood(RangeResponse(), raw).count > 0
 
     async def _raw(self, way: Way, path: str, request: SupportsBytes) -> bytes:
-        call = UnaryUnaryMethod[bytes, bytes](way.channel, path, bytes, bytes)
         async with asyncio.timeout(self.limits.call_s):
-            with woken_cleanly():
-                return await call(bytes(request), metadata=way.metadata)
+            return await unary(way.channel, path, bytes(request), way.metadata)
 
     def check(self, method: str, header: pdpb.ResponseHeader) -> None:
         """Raises UpstreamUnavailable for an answer that is an error, or another cluster's."""

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import structlog
-from grpclib.client import UnaryUnaryMethod
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.exceptions import GRPCError
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.grpc.channel import PlainChannel, woken_cleanly
+from binlogd.grpc import channel as calls
+from binlogd.grpc.channel import PlainChannel, unary
 from binlogd.grpc.methods import understood
 from binlogd.host.tls import ClientTls
 from binlogd.settings.quantities import shown_address
@@ -29,9 +29,8 @@ from binlogd.wire.generated import pdpb
 log = structlog.get_logger(__name__)
 
 FORWARDED_HOST = "pd-forwarded-host"
-NO_ANSWER = (OSError, GRPCError, StreamTerminatedError, ProtocolError, TimeoutError, RuntimeError)
-"""What grpclib raises when a call fails, ssl's errors among them, and uvloop's of a connection that
-is closed already."""
+NO_ANSWER = (GRPCError, *calls.NO_ANSWER)
+"""A member that refuses is asked again as one that is silent."""
 _MEMBERS = "/pdpb.PD/GetMembers"
 
 
@@ -151,10 +150,8 @@ class Leader:
 
     async def _ask(self, address: Address) -> Members:
         async with asyncio.timeout(self._limits.connect_s):
-            call = UnaryUnaryMethod[bytes, bytes](self._channel(address), _MEMBERS, bytes, bytes)
             # nothing in it, as in the original's: this is who tells the cluster id
-            with woken_cleanly():
-                raw = await call(bytes(pdpb.GetMembersRequest()))
+            raw = await unary(self._channel(address), _MEMBERS, bytes(pdpb.GetMembersRequest()))
         return members_of(understood(pdpb.GetMembersResponse(), raw))
 
     def _check_cluster(self, members: Members, address: Address) -> None:

@@ -10,7 +10,6 @@ Source: PD client/client.go, processTSORequests; client/tso_dispatcher.go.
 from __future__ import annotations
 
 import asyncio
-import math
 
 import structlog
 from grpclib.client import Stream, StreamStreamMethod
@@ -18,10 +17,10 @@ from grpclib.client import Stream, StreamStreamMethod
 from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
 from binlogd.grpc.methods import understood
+from binlogd.status import TsoStatus
 from binlogd.tso import LOGICAL_BITS, NO_TS, Tso, physical_ms
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import Way
-from binlogd.upstream.upstream import TsoStatistics
 from binlogd.wire.generated import pdpb
 
 log = structlog.get_logger(__name__)
@@ -44,7 +43,7 @@ class PdTso:
         self._stream: Stream[bytes, bytes] | None = None
         self._way: Way | None = None
         self._last, self._observed = NO_TS, NO_TS
-        self._told_at = -math.inf
+        self._told_at = 0.0
         self._asked = self._slow = self._errors = self._went_back = 0
         self._trouble = ""
 
@@ -78,12 +77,12 @@ class PdTso:
         """Ends the stream."""
         await self._hang_up()
 
-    def statistics(self) -> TsoStatistics:
+    def statistics(self) -> TsoStatus:
         """How it stands."""
-        return TsoStatistics(
+        return TsoStatus(
             last_ts=self._last,
-            age_s=asyncio.get_running_loop().time() - self._told_at,
-            asked=self._asked,
+            age_s=asyncio.get_running_loop().time() - self._told_at if self._last else None,
+            requests=self._asked,
             slow=self._slow,
             errors=self._errors,
             went_back=self._went_back,

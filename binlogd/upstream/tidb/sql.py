@@ -7,7 +7,6 @@ pkg/executor/show.go, fetchShowMasterStatus; pkg/sessionctx/variable/sysvar.go, 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,9 +16,9 @@ from pymysql.err import MySQLError
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.tls import ClientTls
+from binlogd.status import TsoStatus
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.upstream.tidb.servers import Several
-from binlogd.upstream.upstream import TsoStatistics
 from binlogd.wire.mysql import MysqlConnection
 
 CONNECT_S = 5.0
@@ -156,7 +155,7 @@ class TidbTso:
     def __init__(self, servers: Several[TidbSql]) -> None:
         self._servers = servers
         self._last_ts = NO_TS
-        self._told_at_s = -math.inf
+        self._told_at_s = 0.0
         self._asked = self._errors = 0
         self._trouble = ""
 
@@ -173,13 +172,15 @@ class TidbTso:
         self._told_at_s = asyncio.get_running_loop().time()
         return ts
 
-    def statistics(self) -> TsoStatistics:
+    def statistics(self) -> TsoStatus:
         """How it stands."""
-        return TsoStatistics(
+        return TsoStatus(
             last_ts=self._last_ts,
-            age_s=asyncio.get_running_loop().time() - self._told_at_s,
-            asked=self._asked,
+            age_s=asyncio.get_running_loop().time() - self._told_at_s if self._last_ts else None,
+            requests=self._asked,
+            slow=0,
             errors=self._errors,
+            went_back=0,
             trouble=self._trouble,
         )
 

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from grpclib.client import UnaryUnaryMethod
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.exceptions import GRPCError
 
 from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
-from binlogd.grpc.channel import woken_cleanly
+from binlogd.grpc.channel import NO_ANSWER, unary
 from binlogd.grpc.methods import NO_MESSAGE
 from binlogd.tidb.meta_keys import pd_key
 from binlogd.upstream.tikv.reaction import (
@@ -179,15 +178,12 @@ class RegionRouter:
         if connection is None:
             raise _Silent(f"store {store_id} is gone")
         self._calls[method] += 1
-        call: UnaryUnaryMethod[bytes, bytes] = UnaryUnaryMethod(
-            connection.channel, f"/tikvpb.Tikv/{method}", bytes, bytes
-        )
+        channel, path = connection.channel, f"/tikvpb.Tikv/{method}"
         clock = asyncio.get_running_loop().time
         found, begin_s = answer(), clock()
         try:
             async with asyncio.timeout(self._call_s):
-                with woken_cleanly():
-                    reply = await call(bytes(request))
+                reply = await unary(channel, path, bytes(request))
             connection.heard_s = clock()
             found.parse(reply)
         except TimeoutError as error:
@@ -205,7 +201,7 @@ class RegionRouter:
                     f"TiKV store {store_id} knows no {method}: {error.message}"
                 ) from error
             raise _Silent(f"store {store_id}: {error.status.name}: {error.message}") from error
-        except (ProtocolError, StreamTerminatedError, OSError, RuntimeError) as error:
+        except NO_ANSWER as error:
             self._failed(store_id, connection)
             raise _Silent(f"store {store_id}: {str(error) or type(error).__name__}") from error
         except NO_MESSAGE as error:

@@ -14,14 +14,14 @@ from binlogd.log.scan import scan, survey
 from binlogd.pump.route import Routing
 from binlogd.relay.frame import (
     Damaged,
-    Frame,
     FrameKind,
+    FramePlace,
     RelayEntry,
     RelayPos,
     decode_entries,
     encode_entries,
     encode_frame,
-    read_frame,
+    frame_at,
 )
 from binlogd.tools.row_index import encode_frame as encode_rows
 from binlogd.tools.row_index import frames
@@ -58,8 +58,8 @@ def run(data: bytes) -> None:
         assert sum(len(payload) for _, payload in seen) <= len(data)
     at = RelayPos(0, 0)
     while at.offset < len(data):
-        frame = read_frame(data, at)
-        if not isinstance(frame, Frame):
+        frame = Reading(frame_at(len(data), at), of_bytes(data)).ended()
+        if not isinstance(frame, FramePlace):
             assert isinstance(frame, Damaged) or frame.offset == at.offset
             break
         at = at._replace(offset=frame.end)

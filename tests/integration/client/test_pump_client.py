@@ -7,9 +7,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from grpclib.const import Cardinality, Handler
+from grpclib.server import Server as GrpcServer
+from grpclib.server import Stream
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.client.pump_client import ClientLimits, PumpClient, RemoteSource
@@ -21,6 +24,7 @@ from binlogd.errors import (
     PumpUnavailable,
     Refused,
 )
+from binlogd.grpc.channel import BytesCodec
 from binlogd.merge.stream import merged
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.pump.state import NodeState
@@ -122,6 +126,25 @@ async def test_what_never_passes_is_refused_at_once() -> None:
                 await writer.write(b"\x08")
             await writer.write(prewrite(2))
             assert writer.statistics().retried == 0
+
+
+async def test_a_call_that_ends_well_without_an_answer_says_nothing_about_the_binlog() -> None:
+    class Silent:
+        def __mapping__(self) -> dict[str, Handler]:
+            path = "/binlog.Pump/WriteBinlog"
+            return {path: Handler(self.write, Cardinality.UNARY_STREAM, bytes, bytes)}
+
+        async def write(self, stream: Stream[bytes, bytes]) -> None:
+            await stream.recv_message()
+
+    server = GrpcServer([cast(Any, Silent())], codec=BytesCodec())
+    port = free_port()
+    await server.start("127.0.0.1", port)
+    async with client(port) as writer:
+        with pytest.raises(PumpUnavailable, match="it ended the call without an answer"):
+            await writer.attempt(prewrite(1))
+    server.close()
+    await server.wait_closed()
 
 
 async def test_nobody_there_is_unavailable() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from types import FrameType
 
 import pytest
 from structlog.testing import capture_logs
@@ -243,6 +245,46 @@ async def test_what_is_committed_is_applied_and_drained_to_a_consistent_checkpoi
     assert place.store.checkpoint == Checkpoint(Tso(20), consistent=True, schema_version=2)
     assert place.saved == place.store.saves
     assert drainer.statistics().state is DrainerState.STOPPED
+
+
+RETURNS_MAX = 20
+"""Of one binlog with rows, to modules where it has been: a ratchet. Compiled modules are unseen."""
+
+
+async def test_a_binlog_goes_from_the_merge_to_the_sink_with_few_returns(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits: list[list[str]] = []
+    take = Session._take
+
+    def visited(frame: FrameType | None, event: str, _: object) -> None:
+        if event == "return":  # back to who called, or to who awaits
+            frame = frame.f_back if frame is not None else None
+        while frame is not None and "/binlogd/" not in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame is not None and visits[-1][-1:] != [frame.f_code.co_filename]:
+            visits[-1].append(frame.f_code.co_filename)
+
+    async def watched(session: Session, pulled: Pulled) -> None:
+        visits.append([])
+        sys.setprofile(visited)
+        try:
+            await take(session, pulled)
+        finally:
+            sys.setprofile(None)
+
+    place.source.add(*beginning(), rows(11, [1]), resolved_ts=12)
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 12)
+        monkeypatch.setattr(Session, "_take", watched)
+        for begin, count in ((20, 2), (30, 5)):
+            last_ts = begin + count
+            place.source.add(
+                *(rows(begin + n, [begin + n]) for n in range(count)), resolved_ts=last_ts
+            )
+            await until(lambda last_ts=last_ts: drainer.statistics().applied_ts == last_ts)
+    returns = [len(each) - len(set(each)) for each in visits]
+    assert returns[1] - returns[0] <= 3 * RETURNS_MAX
 
 
 async def test_a_quiet_upstream_still_moves_the_checkpoint(place: Place) -> None:

@@ -175,6 +175,6 @@ async def test_slow_answers_are_counted_and_the_time_is_looked_at_by_itself() ->
         pd.tso_delay_s = 0.0
         async with asyncio.TaskGroup() as group:
             looking = group.create_task(tso.run())
-            await eventually(lambda: tso.statistics().asked > 3)
+            await eventually(lambda: tso.statistics().requests > 3)
             looking.cancel()
-        assert tso.statistics().age_s < 60
+        assert 0 <= (tso.statistics().age_s or 0) < 60

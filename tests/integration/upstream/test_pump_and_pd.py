@@ -100,7 +100,7 @@ async def test_while_pd_is_away_what_is_written_is_served_and_then_time_goes_on(
 async def test_a_clock_that_steps_back_never_takes_the_watermark_along(tmp_path: Path) -> None:
     async with receiving(tmp_path) as node:
         await node.transaction()
-        await eventually(lambda: node.tso.statistics().asked > 0)
+        await eventually(lambda: node.tso.statistics().requests > 0)
         node.pd.step_clock(-600_000)
         await eventually(lambda: node.tso.statistics().went_back > 0)
         before = node.pump.max_commit_ts

@@ -80,7 +80,7 @@ async def test_time_is_what_the_tidb_that_answers_first_says(
         2,
         "",
     )
-    assert (told.last_ts, told.asked, told.errors) == (NOW, 4, 0)
+    assert (told.last_ts, told.requests, told.errors) == (NOW, 4, 0)
 
 
 async def test_without_any_tidb_there_is_no_time_and_the_error_names_each(

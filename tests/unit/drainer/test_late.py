@@ -168,9 +168,9 @@ def test_where_partitions_are_not_told_apart_rows_stay_and_are_named() -> None:
 
 def test_a_ddl_is_forgotten_when_no_row_can_be_older() -> None:
     moved = tracker_after(ActionType.TRUNCATE_TABLE_PARTITION, table(LOW, HIGH), TRUNCATED).moved
-    assert moved
+    assert moved.pasts
     assert moved.table_ids(FINISHED + 1) == frozenset()
-    assert not moved
+    assert not moved.pasts
 
 
 def left(kind: int, before: Table, after: Table, *came: Before) -> Left:

@@ -173,7 +173,7 @@ def test_a_table_that_nobody_made_is_an_error_with_the_way_past() -> None:
 )
 def test_bytes_that_do_not_decode_are_an_error_with_the_way_past(binlog: CommittedBinlog) -> None:
     with pytest.raises(RowMismatch, match="add 500 to"):
-        translator().translate(decoded(binlog))
+        translator().translate(Decoded(binlog))
     ignored = translator(ignoring(TS)).translate(Decoded(binlog))
     assert ignored == Skip(TS, "ignore-txn-commit-ts")
 

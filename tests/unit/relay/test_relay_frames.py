@@ -9,7 +9,7 @@ from pathlib import PurePath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.log.drive import Reading
+from binlogd.log.drive import Reading, of_bytes
 from binlogd.log.scan import CHUNK_BYTES
 from binlogd.relay.frame import (
     HEAD,
@@ -25,7 +25,6 @@ from binlogd.relay.frame import (
     encode_frame,
     file_name,
     frame_at,
-    read_frame,
     suffix_of,
 )
 from binlogd.tso import Tso
@@ -38,6 +37,13 @@ ENTRIES = [
 AT = RelayPos(7, len(HEAD_FRAME))
 GROUP = b"".join(encode_frame(FrameKind.GROUP, AT, Tso(9), encode_entries(ENTRIES)))
 FILE = HEAD_FRAME + GROUP
+
+
+def read_frame(data: bytes, at: RelayPos) -> Frame | Torn | Damaged:
+    """As `relay.reader.scan` reads it, with what ends a scan."""
+    found = Reading(frame_at(len(data), at), of_bytes(data)).ended()
+    return found.of(data) if isinstance(found, FramePlace) else found
+
 
 entries = st.builds(
     RelayEntry,
