@@ -12,10 +12,10 @@ whenever the process is killed, and also when the checkpoint is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -57,6 +57,8 @@ from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
@@ -214,7 +216,7 @@ class LakeTarget:
         with figures.phase("prepare"):
             late = late_rows(source, batch, self.asked, start)
             doubts = in_doubt(source, batch, start)
-            heads = prepare(self.lake, now, batch, late)
+            heads = prepare(self.lake, now, batch, late, SparkTasks(rows.sparkSession))
         with figures.phase("count"):
             read = changed(rows, batch)
         with figures.phase("merge"):
@@ -282,9 +284,9 @@ class LakeTarget:
         read: Mapping[int, merging.ReadChanges],
     ) -> list[merging.Merged]:
         """Keys are decoded wherever they are, and merged part by part, side by side."""
-        lake, context = self.lake, rows.sparkSession.sparkContext
+        lake, tasks = self.lake, SparkTasks(rows.sparkSession)
         rows.sparkSession.conf.set(_BATCH_BYTES, str(PIECE_BYTES))
-        parts = merging.parts_of(read, context.defaultParallelism)
+        parts = merging.parts_of(read, tasks.cores)
 
         def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             task = TaskContext.get()
@@ -304,17 +306,13 @@ class LakeTarget:
             .mapInArrow(merge, "done BINARY")
             .collect()
         )
-        done = [
-            msgspec.json.decode(row["done"], type=merging.Merged | merging.WrittenPart)
-            for row in found
-        ]
+        done = [msgspec.json.decode(row["done"], type=merging.Done) for row in found]
         merged = [each for each in done if isinstance(each, merging.Merged)]
         written = [each for each in done if isinstance(each, merging.WrittenPart)]
         if not written:
             return merged
-        work = merging.shares(lake, heads, batch, written, parts.cores)
-        leave = partial(merging.leave_share, lake, heads, batch)
-        left = context.parallelize(work, max(1, len(work))).map(leave).collect()
+        work = merging.shares(lake, heads, batch, written, tasks.cores)
+        left = tasks.map(partial(merging.leave_share, lake, heads, batch), work)
         return [*merged, *merging.commit(lake, heads, batch, written, left)]
 
 
@@ -388,7 +386,7 @@ def _ddl(rows: DataFrame) -> list[DdlBinlog]:
 
 
 class SparkTasks:
-    """Lanes as tasks of Spark; see `Tasks`."""
+    """Work as tasks of Spark; see `Tasks` of lanes and `Executors` of a lake."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
@@ -396,7 +394,11 @@ class SparkTasks:
 
     def run(self, work: Sequence[LaneWork]) -> list[LaneDone]:
         """See Tasks. Raises what Spark does."""
-        return self._context.parallelize(work, len(work)).map(apply_lane).collect()
+        return self.map(apply_lane, work)
+
+    def map(self, act: Callable[[T], R], work: Sequence[T]) -> list[R]:
+        """See Executors. Raises what Spark does."""
+        return self._context.parallelize(work, len(work)).map(act).collect() if work else []
 
 
 @dataclass(slots=True)

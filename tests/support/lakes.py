@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pickle import dumps, loads
+from typing import TypeVar
 from zlib import crc32
 
 import pyarrow as pa
@@ -35,11 +38,24 @@ from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso
 from tests.support.logged import Logged, read
 
+T = TypeVar("T")
+R = TypeVar("R")
 DDL_NAMES = ("commit_ts", "ddl_job_id", "ddl_state", "ddl_query")
 
 
 class Killed(Exception):
     """A process that is no more."""
+
+
+@dataclass
+class InProcess:
+    """Tasks of as many cores, one after the other; what they are given and give travels."""
+
+    cores: int
+
+    def map(self, act: Callable[[T], R], work: Sequence[T]) -> list[R]:
+        """See `preparing.Executors`."""
+        return [loads(dumps(loads(dumps(act))(loads(dumps(each))))) for each in work]
 
 
 class Pipeline:
@@ -96,7 +112,7 @@ class Pipeline:
         step()
         late = late_rows(self._input, batch, self._asked, begin)
         doubts = in_doubt(self._input, batch, begin)
-        heads = prepare(self._lake, now, batch, late)
+        heads = prepare(self._lake, now, batch, late, InProcess(self.cores))
         step()
         changes = followed(batch.moves, rows.filter(pc.invert(is_ddl)).to_batches())
         moved = pa.Table.from_batches(changes, rows.schema)

@@ -28,6 +28,8 @@ from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
 
 SMALL_BYTES, SMALL_MAX = 8 << 20, 16
 """When more files than that are smaller than that, the next batch puts them together."""
+SHARE_BYTES = 64 << 20
+"""Of files that are gone through: with more of a table, several tasks write what comes of them."""
 FAILS = (LakeFailed, OSError, ValueError)
 """What a method of `LakeContent` may raise; pyarrow's errors are among them."""
 KEYS = pa.schema([(KEY_COLUMN, pa.binary())])
@@ -192,12 +194,6 @@ class LakeContent:
     ) -> LakeTable:
         """More rows, whose keys are new."""
         return self.kind.replace(head, schema, [], self.files(head).written(schema, rows), end)
-
-    def rewrite(
-        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
-    ) -> LakeTable:
-        """These rows in the place of all others, with these columns."""
-        return self.kind.rewrite(head, schema, self.files(head).written(schema, rows), end)
 
     def merge(
         self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int

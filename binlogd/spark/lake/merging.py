@@ -29,6 +29,7 @@ from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.content import (
     FAILS,
+    SHARE_BYTES,
     KeySet,
     LakeContent,
     TouchedFiles,
@@ -50,8 +51,6 @@ from binlogd.tidb.schema import SchemaTracker
 
 PART_BYTES = 32 << 20
 """Of keys and rows as TiDB wrote them: with more of a table, another task writes some of it."""
-SHARE_BYTES = 64 << 20
-"""Of files that are touched: with more of a table, other tasks write some of them anew."""
 PARTS_A_CORE = 4
 _LOST = (
     "Nothing of the batch is published: run the pipeline again, and if it says the same, tell us:"

@@ -1,9 +1,16 @@
-"""Tables of a lake before the changes of a batch: new ones, new columns, rows that DDL moved."""
+"""Tables of a lake before the changes of a batch: new ones, new columns, rows that DDL moved.
+
+The driver decides and commits. Rows that are written anew for it are read and written by tasks,
+some files each.
+"""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count
+from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -11,7 +18,8 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.moves import PartitionsEnded, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.content import FAILS, LakeContent
+from binlogd.spark.lake.content import FAILS, SHARE_BYTES, LakeContent, TouchedFiles, dealt
+from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.homes import ExistingRows, LateRows
 from binlogd.spark.lake.manifest import (
     DIRECTORY,
@@ -32,34 +40,90 @@ from binlogd.spark.lake.rows import (
 )
 from binlogd.tidb.rewrite import Unconvertible
 
+T = TypeVar("T")
+R = TypeVar("R")
 GONE_MAX = 250_000
 """Rows that went with partitions: so many are taken out by their keys, with more of them the table
 is written anew."""
 
 
+class Rewriting(NamedTuple):
+    """Files of a table before a batch whose rows go into new files of one after it; `follows`: of
+    these rows those that belong to it by then, as partitions went."""
+
+    origin: LakeTable
+    into: LakeTable
+    follows: bool
+    files: Sequence[DataFile]
+
+
+class Executors(Protocol):
+    """Where work is done; `cores` pieces at a time."""
+
+    cores: int
+
+    def map(self, act: Callable[[T], R], work: Sequence[T]) -> list[R]:
+        """What comes of each, in their order. Raises what one raises."""
+        ...
+
+
 def prepare(
-    lake: Lake, now: LakeTables, batch: LakeBatch, late: LateRows | None = None
+    lake: Lake, now: LakeTables, batch: LakeBatch, late: LateRows, tasks: Executors
 ) -> dict[int, LakeTable]:
     """Makes the tables that are new, and takes the others to their new columns and partitions.
 
-    `late` are rows that came while partitions of their tables went. Raises PipelineStopped.
+    `late` are rows that came while partitions of their tables went. Raises PipelineStopped, and
+    what `tasks` raises.
     """
     with closing(lake.content()) as content:
-        preparing = _Preparing(content, now, batch, late or {})
+        preparing = _Preparing(lake, content, now, batch, late, tasks)
         return {table_id: preparing.table(table_id) for table_id in batch.after}
+
+
+def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> list[str]:
+    """The names of the new files. Raises PipelineStopped."""
+    origin, into = work.origin.table_id, work.into.table_id
+    before, plan = batch.before[origin], batch.after[into]
+    held, schema = (lake_schema(each, batch.types) for each in (before, plan))
+    files = LakeFiles(lake.place, work.origin.directory)
+    with _told(plan):
+        adapt = adaptation(before, plan, batch.types)
+        if work.follows:
+            adapt = _kept(ExistingRows.of(batch, origin, late), into, adapt)
+        rows = (
+            adapt(pa.Table.from_batches([each]))
+            for file in work.files
+            for each in files.read(file.name, held)
+        )
+        return LakeFiles(lake.place, work.into.directory).written(schema, rows)
+
+
+@contextmanager
+def _told(plan: TablePlan) -> Iterator[None]:
+    """What goes wrong, with the table."""
+    try:
+        yield
+    except (*FAILS, Unconvertible, CorruptRow) as error:
+        raise PipelineStopped(f"{label(plan)}: {error}") from error
 
 
 class _Preparing:
     def __init__(
-        self, content: LakeContent, now: LakeTables, batch: LakeBatch, late: LateRows
+        self,
+        lake: Lake,
+        content: LakeContent,
+        now: LakeTables,
+        batch: LakeBatch,
+        late: LateRows,
+        tasks: Executors,
     ) -> None:
-        self._content, self._batch, self._late = content, batch, late
-        self._there = now.by_id()
+        self._lake, self._content, self._batch, self._late = lake, content, batch, late
+        self._there, self._tasks = now.by_id(), tasks
 
     def table(self, table_id: int) -> LakeTable:
         plan, head = self._batch.after[table_id], self._there.get(table_id)
         schema = lake_schema(plan, self._batch.types)
-        try:
+        with _told(plan):
             if head is None:
                 directory, end = f"{DIRECTORY}{table_id}", self._batch.end
                 head = self._content.kind.create(table_id, directory, schema, label(plan), end)
@@ -67,10 +131,16 @@ class _Preparing:
                 head = self._own(head, plan, schema)
             origins = self._batch.origins.get(table_id, frozenset())
             for origin in sorted(origins & self._there.keys() - {table_id}):
-                head = self._brought(head, plan, schema, origin)
+                head = self._brought(head, schema, origin)
             return head
-        except (*FAILS, Unconvertible, CorruptRow) as error:
-            raise PipelineStopped(f"{label(plan)}: {error}") from error
+
+    def _written(self, origin: LakeTable, into: LakeTable, *, follows: bool) -> list[str]:
+        """The names of files with the rows of a table before, as they are in one after."""
+        work = TouchedFiles(self._content.kind.files(origin), [])
+        many = self._tasks.cores if work.size_bytes > SHARE_BYTES else 1
+        shares = [Rewriting(origin, into, follows, each.may) for each in dealt(work, many)]
+        act = partial(rewritten, self._lake, self._batch, self._late)
+        return [name for names in self._tasks.map(act, shares) for name in names]
 
     def _own(self, head: LakeTable, plan: TablePlan, schema: pa.Schema) -> LakeTable:
         """What stays of a table that was there, with the columns of now."""
@@ -78,20 +148,15 @@ class _Preparing:
         before = batch.before.get(table_id)
         if before is None:
             return head
-        existing, gone = None, pa.array([], pa.binary())
-        is_keyed_anew = self._is_keyed_anew(plan)
-        if table_id in batch.origins or is_keyed_anew:
-            existing = ExistingRows.of(batch, table_id, self._late)
-            gone = gone if is_keyed_anew else self._gone(head, existing)
+        gone, is_keyed_anew = pa.array([], pa.binary()), self._is_keyed_anew(plan)
+        follows = table_id in batch.origins or is_keyed_anew
+        if follows and not is_keyed_anew:
+            gone = self._gone(head, ExistingRows.of(batch, table_id, self._late))
         is_anew = is_keyed_anew or len(gone) > GONE_MAX
         evolved = None if is_anew else self._evolved(head, before, plan)
         if evolved is None:
-            adapt = adaptation(before, plan, batch.types)
-            if existing is not None:
-                adapt = _kept(existing, table_id, adapt)
-            rows = self._content.read(head, lake_schema(before, batch.types))
-            made = (adapt(pa.Table.from_batches([each])) for each in rows)
-            return self._content.rewrite(head, schema, made, batch.end)
+            come = self._written(head, head, follows=follows)
+            return self._content.kind.rewrite(head, schema, come, batch.end)
         if len(gone):
             changes = KeyChanges(schema.empty_table(), gone)
             return self._content.merge(evolved, schema, [changes], batch.end)
@@ -131,23 +196,17 @@ class _Preparing:
                 break
         return pa.concat_arrays([each.cast(pa.binary()) for each in found])
 
-    def _brought(
-        self, head: LakeTable, plan: TablePlan, schema: pa.Schema, origin: int
-    ) -> LakeTable:
+    def _brought(self, head: LakeTable, schema: pa.Schema, origin: int) -> LakeTable:
         """A table with the rows that came to it from another one."""
-        batch, there = self._batch, self._there[origin]
-        existing = ExistingRows.of(batch, origin, self._late)
+        there, existing = self._there[origin], ExistingRows.of(self._batch, origin, self._late)
         if not any(
             home is not None and home.table_id == head.table_id
             for rows in self._content.read(there, existing.schema)
             for home in existing.homes(rows)
         ):
             return head
-        before = batch.before[origin]
-        kept = _kept(existing, head.table_id, adaptation(before, plan, batch.types))
-        whole = self._content.read(there, lake_schema(before, batch.types))
-        rows = (kept(pa.Table.from_batches([each])) for each in whole)
-        return self._content.append(head, schema, rows, batch.end)
+        come = self._written(there, head, follows=True)
+        return self._content.kind.replace(head, schema, [], come, self._batch.end)
 
 
 def _kept(existing: ExistingRows, table_id: int, adapt: Adapt) -> Adapt:

@@ -273,7 +273,8 @@ def test_the_version_before_a_batch_outlives_its_tidying_however_old_it_is(
     lake = Lake(place_of(f"iceberg:{tmp_path / 'lake'}"))
     head = seeded(lake, "table-1")
     with closing(lake.content()) as content:  # a batch that makes two versions
-        anew = content.rewrite(head, SCHEMA, rows(e=5).to_batches(), 6)
+        files = content.files(head).written(SCHEMA, rows(e=5).to_batches())
+        anew = content.kind.rewrite(head, SCHEMA, files, 6)
         content.merge(anew, SCHEMA, changes(1), 6)
     assert held(lake, head) == BEFORE
     assert held(lake, merged(lake, head, 1)) == AFTER

@@ -75,7 +75,8 @@ class NamedLake:
         )
         with closing(self.lake.content()) as content:
             if then is not None:
-                return content.rewrite(then, schema, [batch], self._end)
+                files = content.files(then).written(schema, [batch])
+                return content.kind.rewrite(then, schema, files, self._end)
             made = content.kind.create(table_id, f"table-{table_id}", schema, "a table", self._end)
             return content.append(made, schema, [batch], self._end) if rows else made
 

@@ -20,7 +20,7 @@ from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.snapshot.writing import table_arrays
-from binlogd.spark.lake import content, delta, iceberg, merging, rows
+from binlogd.spark.lake import content, delta, iceberg, merging, preparing, rows
 from binlogd.spark.lake.manifest import Claim, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -106,6 +106,7 @@ def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
     monkeypatch.setattr(iceberg, "SNAPSHOT_AGE", timedelta(0))
     monkeypatch.setattr(merging, "PART_BYTES", 10_000)  # as if one worker could not write a table
     monkeypatch.setattr(merging, "SHARE_BYTES", 500)
+    monkeypatch.setattr(preparing, "SHARE_BYTES", 500)
     pipeline = Pipeline(logged, lake)
     pipeline.cores = 3
     first, second, third, end = moments(logged, 4)

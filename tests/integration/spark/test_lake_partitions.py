@@ -18,6 +18,7 @@ from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake import preparing
+from binlogd.spark.lake.content import SHARE_BYTES
 from binlogd.spark.lake.homes import ExistingRows
 from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.spark.lake.moving import Lake
@@ -60,6 +61,7 @@ def check(history: Partitioned, lake: Lake, at: int) -> None:
 def follow(history: Partitioned, rng: Random, directory: Path, kind: str, batches: int) -> None:
     pipeline_lake = Lake(place_of(f"{kind}:{directory / 'lake'}"))
     pipeline = Pipeline(written(history, directory), pipeline_lake)
+    pipeline.cores = 2
     every = [head.commit_ts for head in map(peek, history.payloads) if head.commit_ts]
     ends, start = sorted({*rng.sample(every, min(batches, len(every))), every[-1]}), 0
     for end in ends:
@@ -182,4 +184,5 @@ def test_a_lake_holds_what_partition_ddl_left_in_many_histories(
     history = made(rng, is_list=is_list, steps=steps)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "GONE_MAX", 0 if is_large else 1000)
+        patch.setattr(preparing, "SHARE_BYTES", 0 if is_large else SHARE_BYTES)
         follow(history, rng, tmp_path_factory.mktemp("lake"), kind, batches)
