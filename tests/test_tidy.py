@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_128
+PRODUCT_LINES_MAX = 90_161
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_874
+FUNCTIONS_MAX = 5_876
 WALK_LINES_MAX = 8_694
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {
@@ -248,3 +248,10 @@ def test_a_reader_is_led_to_every_page() -> None:
         page for room in ("howto", "reference") for page in (ROOT / "docs" / room).glob("*.md")
     )
     assert [_name(page) for page in pages if page not in led_to] == []
+
+
+def test_the_oldest_of_a_dict_is_not_looked_for_at_its_front() -> None:
+    """What was deleted there is passed over one by one: 14 us with 32,768 keys, where an
+    OrderedDict takes 0.3."""
+    front = re.compile(r"\[next\(iter\(|\.pop\(next\(iter\(")
+    assert [_name(path) for path in SOURCES if front.search(path.read_text())] == []

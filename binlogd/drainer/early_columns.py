@@ -24,7 +24,7 @@ older than the job, and otherwise it says that they are in doubt.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -112,7 +112,7 @@ class EarlyColumns:
         self._schema, self._router = schema, router
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
-        self._last_ahead: dict[int, Tso] = {}
+        self._last_ahead: OrderedDict[int, Tso] = OrderedDict()
         self._from_version = schema.version
         self._complete_after = after
         """Everything above has been kept, so far as it ran ahead."""
@@ -214,7 +214,7 @@ class EarlyColumns:
             self._last_ahead.pop(table_id, None)  # the table that was ahead last stands last
             self._last_ahead[table_id] = commit_ts
             if len(self._last_ahead) > TABLES_KEPT_MAX:
-                gone_ts = self._last_ahead.pop(next(iter(self._last_ahead)))
+                _, gone_ts = self._last_ahead.popitem(last=False)
                 self._complete_after = max(self._complete_after, gone_ts)
         if size_bytes > KEPT_BYTES_MAX:
             self._kept.clear()

@@ -18,7 +18,7 @@ same records, each in the form that its figures need; one property holds the thr
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -126,7 +126,7 @@ class Fold:
     def __init__(self, shard: int, before: SegmentIndex | None = None) -> None:
         self._shard = shard
         self._open = {each.start_ts: each for each in before.open} if before else {}
-        self._outcomes: dict[int, None] = {}
+        self._outcomes: OrderedDict[int, None] = OrderedDict()
         self._seen_ts = before.seen_ts if before else 0
         self.begin(before.fid + 1 if before else 0)
 
@@ -212,7 +212,7 @@ class Fold:
         found = self._open.pop(head.start_ts, None)
         self._outcomes[head.start_ts] = None
         if len(self._outcomes) > OUTCOMES_KEPT_MAX:
-            del self._outcomes[next(iter(self._outcomes))]
+            self._outcomes.popitem(last=False)
         if found is None or found.tables is None:
             self._carried = None
         elif (found.fid, found.offset) < (self._fid, self._begin) and self._carried is not None:

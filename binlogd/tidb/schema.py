@@ -23,6 +23,7 @@ coming multi-schema change); pingcap/tidb ddl/table.go, ddl/partition.go, infosc
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -127,11 +128,11 @@ class SchemaTracker:
         self._databases: dict[int, Database] = {_MYSQL.id: _MYSQL}  # TiDB makes it without a job
         self._tables: dict[int, Tracked] = {}
         self._ids: dict[tuple[int, str], int] = {}
-        self._gone: dict[int, None] = {}
+        self._gone: OrderedDict[int, None] = OrderedDict()
         self._pending: dict[int, Job] = {}
         self._coming: dict[int, list[Coming]] = {}
         self._unplaced: dict[int, Job] = {}
-        self._applied: dict[int, None] = {}
+        self._applied: OrderedDict[int, None] = OrderedDict()
         self._index = JobIndex()
         self._acts: dict[int, Callable[[Job], Effect]] = {
             **dict.fromkeys(_SCHEMA_CHANGES, self._change_schema),
@@ -200,7 +201,7 @@ class SchemaTracker:
             return Effect(False, self._name_in(job))
         self._applied[job.id] = None
         if len(self._applied) > _APPLIED_KEPT_MAX:
-            del self._applied[next(iter(self._applied))]
+            self._applied.popitem(last=False)
         self._pending.pop(job.id, None)
         self._unplaced.pop(job.id, None)
         effect = self._take_effect(job)
@@ -284,9 +285,9 @@ class SchemaTracker:
         tracker._databases = {each.id: each for each in databases}
         for each in kept.tables:
             tracker._put(each.tracked())
-        tracker._gone = dict.fromkeys(kept.gone)
+        tracker._gone = OrderedDict.fromkeys(kept.gone)
         tracker.version = kept.version
-        tracker._applied = dict.fromkeys(kept.applied)
+        tracker._applied = OrderedDict.fromkeys(kept.applied)
         tracker.moved = MovedRows.of(kept.moved)
         unplaced = [job_from_json(bytes(raw)) for raw in kept.unplaced]
         tracker.load([*(job_from_json(bytes(raw)) for raw in kept.coming), *unplaced])
@@ -482,7 +483,7 @@ class SchemaTracker:
         if is_gone:
             self._gone[table_id] = None
             if len(self._gone) > _GONE_KEPT_MAX:
-                del self._gone[next(iter(self._gone))]
+                self._gone.popitem(last=False)
 
     def _unname(self, tracked: Tracked) -> None:
         name = tracked.schema_id, tracked.name.lower()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -244,7 +245,7 @@ class _Reader:
     def __init__(self, segments: Mapping[FileId, Path]) -> None:
         self._directory = next(iter(segments.values())).parent if segments else Path()
         self._paths = dict(segments)
-        self._open: dict[int, int] = {}
+        self._open: OrderedDict[int, int] = OrderedDict()
 
     def close(self) -> None:
         for descriptor in self._open.values():
@@ -262,7 +263,7 @@ class _Reader:
         descriptor = self._open.get(fid)
         if descriptor is None:
             if len(self._open) >= OPEN_FILES_MAX:
-                os.close(self._open.pop(next(iter(self._open))))
+                os.close(self._open.popitem(last=False)[1])
             try:
                 descriptor = self._open[fid] = os.open(path, os.O_RDONLY)
             except FileNotFoundError as error:

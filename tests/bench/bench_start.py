@@ -70,13 +70,14 @@ def go_back(directory: Path, share: float) -> None:
     """Sets every shard's marks back by a share of its log."""
     for index in directory.rglob("index.db"):
         with sqlite3.connect(index) as connection:
-            (end,) = connection.execute("SELECT max(offset) FROM commits").fetchone()
-            upto = int(end * (1 - share))
             (fid, offset, ts) = connection.execute(
-                "SELECT fid, offset, commit_ts FROM commits WHERE offset <= ?"
-                " ORDER BY offset DESC LIMIT 1",
-                (upto,),
+                "SELECT fid, offset, commit_ts FROM commits ORDER BY fid DESC, offset DESC"
+                " LIMIT 1 OFFSET (SELECT cast(count(*) * ? AS INTEGER) FROM commits)",
+                (share,),
             ).fetchone()
+            connection.execute(
+                "DELETE FROM marks WHERE name = 'checksum'"
+            )  # as before there was one
             pointer = fid.to_bytes(4, "little") + offset.to_bytes(8, "little")
             connection.execute("UPDATE marks SET value = ? WHERE name LIKE '%_pointer'", (pointer,))
             connection.execute("UPDATE marks SET value = ? WHERE name = 'max_commit_ts'", (ts - 2,))

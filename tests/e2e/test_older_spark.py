@@ -37,7 +37,7 @@ def test_the_oldest_spark_reads_what_the_newest_does_and_takes_what_is_there_now
     )
     url = str(tmp_path / "archive")
     task = Task(data_dir=str(logged.data_dir), url=url, history=str(logged.history))
-    archive(msgspec.structs.replace(task, segments_max=20))
+    archive(msgspec.structs.replace(task, segments_max=30))
     options = {"path": url, "table": "bank.limits"}
     first = another_spark.said(spark, options, tmp_path)
     archive(msgspec.structs.replace(task, with_open=True))

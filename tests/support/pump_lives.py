@@ -39,15 +39,18 @@ async def killed_writer(
     under: Sequence[str] = (),
     refusals: int = 0,
     is_due: Callable[[], bool] = lambda: True,
+    spooled_of: int = 30,
 ) -> tuple[Commits, int]:
     """Runs a writing process, kills it after `enough` commits and `refusals` as soon as it
     `is_due`, and returns the commits that it was told are durable, and how many binlogs were
     refused.
 
-    `under` is a command that runs it, such as strace.
+    `under` is a command that runs it, such as strace. Of `spooled_of` prewrites one is written as a
+    large one.
     """
     process = await asyncio.create_subprocess_exec(
-        *(*under, sys.executable, "-m", "tests.support.pump_writer", str(directory), str(first)),
+        *(*under, sys.executable, "-m", "tests.support.pump_writer"),
+        *(str(directory), str(first), str(spooled_of)),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )

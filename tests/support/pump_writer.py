@@ -2,7 +2,8 @@
 
 Prints `start commit` of each transaction once its commit is durable, and `refused` for each binlog
 that the Pump could not make durable: a prewrite is given up then, a commit tried again, as TiDB
-does. Arguments: the data directory, and the first timestamp to use.
+does. Arguments: the data directory, the first timestamp to use, and of how many prewrites one is
+written as a large one, 0 for none.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from tests.support.pump_world import ROOMY, commit, posix_world, prewrite, rollb
 
 OPTIONS = replace(ROOMY, segment_bytes_max=100_000, index_queue_max=500, window_bytes_max=20_000)
 WRITERS = 32
-SPOOLED = 0.03
-"""Of all prewrites: as if they were large."""
 PIECE_BYTES = 1_000
 
 
@@ -41,7 +40,7 @@ async def spooled(pump: Pump, payload: bytes) -> None:
         await pump.spools.write(whole, spool)
 
 
-async def main(directory: Path, first: int) -> None:
+async def main(directory: Path, first: int, spooled_of: int) -> None:
     """Runs until SIGKILL."""
     rng = random.Random(first)
     ts = first
@@ -65,7 +64,7 @@ async def main(directory: Path, first: int) -> None:
             while True:  # ends with the process
                 start = following()
                 try:
-                    if rng.random() < SPOOLED:
+                    if spooled_of and rng.randrange(spooled_of) == 0:
                         await spooled(pump, prewrite(start, rng.randrange(1, 5_000)))
                     else:
                         await written(pump, prewrite(start, rng.randrange(1, 100)))
@@ -83,4 +82,4 @@ async def main(directory: Path, first: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

@@ -34,7 +34,8 @@ from binlogd.log.scan import survey
 from binlogd.ports import DiskLock
 from binlogd.pump.checking.check import Finding, Told
 from binlogd.pump.kept_routing import SHARDS_FILE
-from binlogd.pump.log.entry import Entry, entry_of
+from binlogd.pump.log.entry import Entry
+from binlogd.pump.log.kind import entry_of
 from binlogd.pump.log.valuelog import Acknowledged, ValueLog
 from binlogd.pump.route import Routing
 from binlogd.pump.shard.shard import Shard, ShardOptions

@@ -34,7 +34,8 @@ from binlogd.log.scan import Batch, Unreadable, survey
 from binlogd.ports import Disk
 from binlogd.pump.checking.index_audit import IndexAudit, Row
 from binlogd.pump.kept_routing import kept_routing
-from binlogd.pump.log.entry import Entry, entry_of
+from binlogd.pump.log.entry import Entry
+from binlogd.pump.log.kind import entry_of
 from binlogd.pump.route import Routing
 from binlogd.tso import NO_TS, Tso
 

@@ -22,7 +22,7 @@ from binlogd.log.pointer import MISSING, FileId, ValuePointer, segment_fid
 from binlogd.log.scan import survey
 from binlogd.pump.checking.check import CheckReport, ShardReport, Told, check
 from binlogd.pump.kept_routing import kept_routing
-from binlogd.pump.log.entry import entry_of
+from binlogd.pump.log.kind import entry_of
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import NO_TS
 

@@ -21,7 +21,8 @@ from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed, NotOnline
 from binlogd.host.clock import is_set_within
 from binlogd.log.index_file import Marks
 from binlogd.log.pointer import FileId, ValuePointer
-from binlogd.pump.log.entry import Entry, entry_of
+from binlogd.pump.log.entry import Entry
+from binlogd.pump.log.kind import entries_of
 from binlogd.pump.log.valuelog import ValueLog
 from binlogd.pump.shard.chaser import ChaserStatistics, SlowChaser, Tail
 from binlogd.pump.shard.index import LATE_MAX, LateKept, LateRow, SqliteIndex
@@ -447,7 +448,7 @@ class Filer:
             records = self._log.scan(self.marks.head)
             try:
                 batch = await anext(records)  # there is one: what was acknowledged is in the log
-                return [entry_of(*each, self._log.path) for each in batch[:limit]]
+                return entries_of(batch[:limit], self._log.path)
             except LogFailed as error:
                 failures += 1
                 if failures >= _READS_MAX or self._closing.is_set():

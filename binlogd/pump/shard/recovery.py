@@ -25,12 +25,14 @@ from binlogd.host.disk import disk_errors
 from binlogd.log import gone
 from binlogd.log.directory import VALUE
 from binlogd.log.index_file import FILES, Marks
-from binlogd.log.pointer import FIRST, FileId, ValuePointer
+from binlogd.log.pointer import FIRST, ValuePointer
 from binlogd.ports import Disk
-from binlogd.pump.log.entry import Entry, entry_of
+from binlogd.pump.log.entry import Entry
+from binlogd.pump.log.kind import entries_of
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.shard.index import LateKept, LateRow, SqliteIndex
 from binlogd.pump.shard.sorter import Sorter
+from binlogd.pump.shard.sorting import sort_again
 from binlogd.tso import NO_TS, Tso
 
 Remade = Callable[[Marks, Sequence[LateRow]], Awaitable[SqliteIndex]]
@@ -114,7 +116,7 @@ async def make_again(
         await index.put((), begin, value_log.segments(), late=late, is_durable=True)
         async for records in value_log.scan(FIRST):
             before = [(pointer, payload) for pointer, payload in records if pointer < marks.head]
-            await index.put([entry_of(*each, value_log.path) for each in before])
+            await index.put(entries_of(before, value_log.path))
             if len(before) < len(records):
                 break
         await index.put((), marks)
@@ -137,8 +139,13 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
     head, scanned, max_seen_ts = marks.head, 0, NO_TS
     is_whole_log = marks.head == FIRST  # without marks what was deleted is not there to tell
     async for records in value_log.recover(min(marks.head, marks.handle), acknowledged):
-        entries = [entry_of(pointer, payload, value_log.path) for pointer, payload in records]
-        unplaced, suspects = sort_again(sorter, value_log, entries, sorting.now_s)
+        entries = entries_of(records, value_log.path)
+        again = sort_again(entries, sorter, sorting.now_s)
+        for fid, needed_ts in again.needed.items():
+            value_log.note(fid, needed_ts=needed_ts)
+        for fid, max_ts in again.newest.items():
+            value_log.note(fid, max_ts=max_ts)
+        unplaced, suspects = again.unplaced, again.suspects
         if is_whole_log:
             strange = {(each.fid, each.offset) for each in unplaced}
             suspects = [
@@ -180,36 +187,6 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
         max_seen_ts=max(max_seen_ts, sorter.watermark),
         scanned=scanned,
     )
-
-
-def sort_again(
-    sorter: Sorter, value_log: ValueLog, entries: Sequence[Entry], now_s: float
-) -> tuple[list[Entry], list[Entry]]:
-    """Gives entries of the log to the sorter again, as they were given before.
-
-    Returns the commits whose prewrite it does not know (that of a rollback long ago, or none), and
-    those at or below the watermark: the log tells again that a commit is late.
-    """
-    newest: dict[FileId, Tso] = {}
-    unplaced, suspects = [], []
-    for entry in entries:
-        tp, start_ts, commit_ts, fid = entry.tp, entry.start_ts, entry.commit_ts, entry.fid
-        newest[fid] = max(newest.get(fid, NO_TS), entry.index_ts)
-        if tp == BinlogType.PREWRITE:
-            sorter.prewrite(start_ts, entry.place, now_s)
-        elif start_ts == commit_ts:
-            sorter.witness(commit_ts)
-        else:
-            if commit_ts and commit_ts <= sorter.watermark:
-                suspects.append(entry)
-            place = sorter.outcome(start_ts, commit_ts)
-            if commit_ts and place is None:
-                unplaced.append(entry)
-            elif commit_ts and place is not None:
-                value_log.note(place.fid, needed_ts=commit_ts)
-    for fid, max_ts in newest.items():
-        value_log.note(fid, max_ts=max_ts)
-    return unplaced, suspects
 
 
 async def late_among(

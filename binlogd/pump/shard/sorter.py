@@ -15,6 +15,7 @@ Source: tidb-binlog pump/storage/sorter.go.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from binlogd.log.pointer import Place
@@ -56,7 +57,8 @@ class Sorter:
         self.oldest: Open | None = None
         """The prewrite that holds the watermark, if one does."""
         self._last: Open | None = None
-        self._outcomes: dict[Tso, Place | None] = {}  # behind a Rollback, with its prewrite's place
+        # behind a Rollback, with its prewrite's place
+        self._outcomes: OrderedDict[Tso, Place | None] = OrderedDict()
         self._outcomes_kept = outcomes_kept
 
     def prewrite(self, start_ts: Tso, place: Place, now_s: float) -> None:
@@ -147,4 +149,4 @@ class Sorter:
     def _remember(self, start_ts: Tso, place: Place | None) -> None:
         self._outcomes[start_ts] = place
         if len(self._outcomes) > self._outcomes_kept:
-            del self._outcomes[next(iter(self._outcomes))]
+            self._outcomes.popitem(last=False)

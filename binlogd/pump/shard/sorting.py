@@ -85,3 +85,39 @@ def sort(
             window.commit(commit_ts, start_ts, payload, place)
         offset += HEADER_BYTES + size
     return done
+
+
+class SortedAgain:
+    """What entries of the log, given to a sorter again, are: `unplaced` are commits whose prewrite
+    it does not know (that of a rollback long ago, or none), `suspects` those at or below the
+    watermark: the log tells again that a commit is late."""
+
+    def __init__(self) -> None:
+        self.unplaced: list[Entry] = []
+        self.suspects: list[Entry] = []
+        self.newest: dict[FileId, Tso] = {}  # by segment, what counts for its max_ts
+        self.needed: dict[FileId, Tso] = {}  # by segment, the newest commit of its prewrites
+
+
+def sort_again(entries: Sequence[Entry], sorter: Sorter, now_s: float) -> SortedAgain:
+    """Gives entries of the log to the sorter as they were given before."""
+    done = SortedAgain()
+    newest, needed = done.newest, done.needed
+    for entry in entries:
+        tp, start_ts, commit_ts, fid = entry.tp, entry.start_ts, entry.commit_ts, entry.fid
+        index_ts = start_ts if tp == _PREWRITE else commit_ts
+        if index_ts >= newest.get(fid, NO_TS):
+            newest[fid] = index_ts
+        if tp == _PREWRITE:
+            sorter.prewrite(start_ts, Place(fid, entry.offset, entry.length), now_s)
+        elif start_ts == commit_ts:
+            sorter.witness(commit_ts)
+        else:
+            if commit_ts and commit_ts <= sorter.watermark:
+                done.suspects.append(entry)
+            place = sorter.outcome(start_ts, commit_ts)
+            if commit_ts and place is None:
+                done.unplaced.append(entry)
+            elif commit_ts and place is not None and commit_ts > needed.get(place.fid, NO_TS):
+                needed[place.fid] = commit_ts
+    return done

@@ -8,6 +8,7 @@ Limits in bytes and in commits, so it never grows with a slow puller or a slow i
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import OrderedDict
 
 import msgspec
 
@@ -54,7 +55,7 @@ class Window:
         self._begin = 0  # keys before it were pushed out
         self._kept: dict[tuple[Tso, Tso], Kept] = {}
         self._kept_bytes = 0
-        self._prewrites: dict[Tso, bytes] = {}
+        self._prewrites: OrderedDict[Tso, bytes] = OrderedDict()
         self._prewrite_bytes = 0
 
     def prewrite(self, start_ts: Tso, payload: bytes) -> None:
@@ -64,7 +65,8 @@ class Window:
         self._prewrites[start_ts] = payload
         self._prewrite_bytes += len(payload) + _OVERHEAD_BYTES
         while self._prewrite_bytes > self._bytes_max:
-            self._drop_prewrite(next(iter(self._prewrites)))
+            _, dropped = self._prewrites.popitem(last=False)
+            self._prewrite_bytes -= len(dropped) + _OVERHEAD_BYTES
 
     def rollback(self, start_ts: Tso) -> None:
         """Forgets a prewrite."""

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.errors import DiskFull, MalformedBinlog
+from binlogd.errors import CorruptRecord, DiskFull, MalformedBinlog
 from binlogd.host.disk import PosixDisk
+from binlogd.log.pointer import FIRST
 from binlogd.ports import Committed, OpenPrewrite, RolledBack, TxnStatus
-from binlogd.pump.log.entry import kind_of
+from binlogd.pump.log.kind import entry_of
 from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import PumpOptions
 from binlogd.pump.rpc.service import PumpService
@@ -224,8 +225,8 @@ async def test_a_type_that_nobody_knows_is_refused_at_the_door_and_in_a_log(
         assert isinstance(refused, MalformedBinlog)
         assert f"type {tp}" in str(refused)
         assert pump.statistics().shards[0].open_prewrites == 1
-    with pytest.raises(MalformedBinlog, match=f"a binlog of type {tp}, start_ts {at(1)}"):
-        kind_of(payload)
+    with pytest.raises(CorruptRecord, match=f"a binlog of type {tp}, start_ts {at(1)}"):
+        entry_of(FIRST, payload, lambda _: Path("a segment"))
 
 
 # --- what is shown ---------------------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.errors import BinlogdError, FromTheFuture, MalformedBinlog
+from binlogd.log.pointer import FIRST
 from binlogd.pump.admission import Admission
-from binlogd.pump.log.entry import kind_of
+from binlogd.pump.log.kind import entry_of
 from binlogd.pump.state import NodeState
 from binlogd.tso import Tso, compose
 from binlogd.wire.fields import uvarint
@@ -32,7 +35,13 @@ def test_a_binlog_keeps_its_kind(tp: int, start_ts: int, commit_ts: int) -> None
     except BinlogdError:
         return
     if item is not None:
-        assert kind_of(item.payload) == (item.tp, item.start_ts, item.commit_ts)
+        found = entry_of(FIRST, item.payload, lambda _: Path("a segment"))
+        assert (found.tp, found.start_ts, found.commit_ts) == (
+            item.tp,
+            item.start_ts,
+            item.commit_ts,
+        )
+        assert (found.fid, found.offset, found.length) == (*FIRST, len(item.payload))
 
 
 @given(st.integers(1, 2), st.integers(1 << 62, (1 << 63) - 1))
