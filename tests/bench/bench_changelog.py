@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.spark.inputs import open_input
-from binlogd.spark.lake import appending, moving
+from binlogd.spark.lake import appending, merging
 from binlogd.spark.lake.manifest import MODES
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -58,7 +58,7 @@ def timed(name: str, work: Callable[..., Iterator[T]]) -> Callable[..., Iterator
 def main() -> None:
     """Prints one JSON line per figure."""
     changes = int(sys.argv[1]) if len(sys.argv) > 1 else CHANGES
-    for of, names in ((moving, ("decode", "merge")), (appending, ("write", "commit"))):
+    for of, names in ((merging, ("decode", "merge")), (appending, ("write", "commit"))):
         for each in names:
             setattr(of, each, timed(each, getattr(of, each)))
     with tempfile.TemporaryDirectory() as name:

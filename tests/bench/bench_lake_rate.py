@@ -35,7 +35,7 @@ from binlogd.snapshot.process.session import session
 from binlogd.snapshot.spec import SessionSpec
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import open_input
-from binlogd.spark.lake import moving
+from binlogd.spark.lake import merging
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.metrics import PipelineFigures
@@ -101,7 +101,7 @@ def cost(directory: Path, url: str, kind: str, batch: int) -> None:
     spent: dict[str, float] = {}
     with pytest.MonkeyPatch.context() as patch:
         for step in ("decode", "merge"):
-            patch.setattr(moving, step, noted(step, getattr(moving, step), spent))
+            patch.setattr(merging, step, noted(step, getattr(merging, step), spent))
         pipeline = Pipeline(archived, Lake(place_of(f"{kind}:{directory / f'alone-{kind}'}")))
         pipeline.run(0, ends[0])
         spent.clear()
