@@ -12,12 +12,12 @@ from binlogd.snapshot.log.moves import PartitionsEnded
 from binlogd.snapshot.log.rowkey import NUMBER_BYTES, Op, placed
 from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.snapshot.tables.doubts import LOOKED_AT_MAX, DoubtStep, DoubtWait, waits
-from binlogd.spark.changes import change_batches
+from binlogd.spark.changes import change_runs
 from binlogd.spark.inputs import Input, jobs_with
 from binlogd.spark.lake.homes import GONE, LateRows, TwinKeys
 from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped
 from binlogd.spark.request import ReadRequest
-from binlogd.spark.walk import LogWalk
+from binlogd.spark.walk import LogWalk, SchemaChange
 from binlogd.tso import Tso, plus_ms
 from binlogd.wire import peek
 
@@ -65,7 +65,9 @@ def late_rows(source: Input, batch: LakeBatch, asked: ReadRequest, start: Tso) -
         )
     late = _Late(batch, frozenset(dropping), frozenset(writing_twice))
     walk = LogWalk(source.history(), partial(jobs_with, source))
-    for rows in change_batches(asked, walk.steps(source.binlogs(after, start))):
+    for rows in change_runs(asked, walk.steps(source.binlogs(after, start))):
+        if isinstance(rows, SchemaChange):
+            continue
         for row in rows.to_pylist():
             late.take(row)
         if late.count > LATE_MAX:

@@ -20,17 +20,17 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 import pyarrow as pa
 import structlog
-from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from binlogd.archive.store import ArchiveStore
-from binlogd.snapshot.log.moves import Moves
-from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.log.packets import PACKETS, PIECE_BYTES
+from binlogd.snapshot.log.scan import ddl_of
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.base_loader import LoadedBase
-from binlogd.spark.counts import RowCounts, total
+from binlogd.spark.changes import STEPS, changes_behind
+from binlogd.spark.counts import READ, RowCounts, by_table, counted, total
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.lake import appending, merging, moving
@@ -40,11 +40,9 @@ from binlogd.spark.lake.changelog import (
     batch_of,
     columns_of_bytes,
 )
-from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, LakeTables, label
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
-from binlogd.spark.lake.rows import PIECE_BYTES
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
 from binlogd.spark.late import in_doubt, late_rows, newest_version
@@ -115,8 +113,8 @@ def start(
                 counts = target.apply(rows, of, noted)
                 found = open_input(asked).transactions(of.start, of.end)
             noted.done(of.end, counts, found)
-            counted = msgspec.structs.asdict(counts)
-            log.info("batch_done", batch=batch_id, commit_ts=of.end, transactions=found, **counted)
+            words = msgspec.structs.asdict(counts)
+            log.info("batch_done", batch=batch_id, commit_ts=of.end, transactions=found, **words)
 
     writer = (
         spark.readStream.format("binlogd")
@@ -193,10 +191,10 @@ class LakeTarget:
         if start >= of.end:
             moving.show(self.lake, now)
             return RowCounts()
-        rows = rows.where(F.col("commit_ts") > start).persist()
+        rows = rows.persist()
         try:
             with figures.phase("read"):
-                ddl = _ddl(rows)
+                ddl = _ddl(rows, start)
             jobs = source.jobs()  # which has those of all that was found: who read the rows waited
             tracker = manifest.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             found = _Found(source, start, claim, now, jobs, ddl, tracker)
@@ -218,9 +216,9 @@ class LakeTarget:
             doubts = in_doubt(source, batch, start)
             heads = prepare(self.lake, now, batch, late, SparkTasks(rows.sparkSession))
         with figures.phase("count"):
-            read = changed(rows, batch)
+            read = read_of_tables(rows, partial(merging.of_tables, batch, start))
         with figures.phase("merge"):
-            merged = self._merge(rows, batch, heads, read)
+            merged = self._merge(rows, batch, start, heads, read)
         counts = merging.accounted(batch, read, merged)
         self.lake.manifest().check_claim(found.claim)
         heads |= {each.head.table_id: each.head for each in merged}
@@ -241,18 +239,18 @@ class LakeTarget:
         batch = batch_of(found.jobs, found.ddl, held, self.asked, of.end)
         heads = {each.directory: each for each in now.tables.values()}
         with figures.phase("append"):
-            appended = self._append(rows, batch, heads)
+            appended = self._append(rows, batch, found.start, heads)
         with figures.phase("count"):
-            read = rows.where("ddl_job_id = 0").agg(*_counts()).collect()[0]
+            read = total(read_of_tables(rows, partial(changes_behind, found.start)).values())
         manifest.check_claim(found.claim)
         with figures.phase("publish"):
             appending.finish(self.lake, batch, now, appended)
         files, put = sum(each.files for each in appended), sum(each.rows for each in appended)
         log.info("batch_appended", commit_ts=of.end, tables=len(appended), files=files, rows=put)
-        return msgspec.structs.replace(RowCounts(*read), put=put)
+        return msgspec.structs.replace(read, put=put)
 
     def _append(
-        self, rows: DataFrame, batch: ChangelogBatch, heads: dict[str, LakeTable]
+        self, rows: DataFrame, batch: ChangelogBatch, start: Tso, heads: dict[str, LakeTable]
     ) -> list[appending.Appended]:
         """Parts are written wherever they are, and committed by one task a table, side by side.
 
@@ -260,7 +258,7 @@ class LakeTarget:
         do all of a job again for a lost one of them, or give it up.
         """
         lake, spark, names = self.lake, rows.sparkSession, dict[str, list[str]]()
-        written = partial(appending.write, lake, batch)
+        written = partial(appending.write, lake, batch, start)
         for row in rows.mapInArrow(written, "directory STRING, name STRING").collect():
             names.setdefault(row["directory"], []).append(row["name"])
         files = sorted(names.items())
@@ -280,18 +278,14 @@ class LakeTarget:
         self,
         rows: DataFrame,
         batch: LakeBatch,
+        start: Tso,
         heads: dict[int, LakeTable],
-        read: Mapping[int, merging.ReadChanges],
+        read: Mapping[int, RowCounts],
     ) -> list[merging.Merged]:
-        """Keys are decoded wherever they are, and merged part by part, side by side."""
+        """Changes go where the others of their key are, and are merged there, side by side."""
         lake, tasks = self.lake, SparkTasks(rows.sparkSession)
         rows.sparkSession.conf.set(_BATCH_BYTES, str(PIECE_BYTES))
         parts = merging.parts_of(read, tasks.cores)
-
-        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            task = TaskContext.get()
-            assert task is not None, "a worker's"
-            yield from merging.decode(batch, parts, task.partitionId(), batches)
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             found = merging.merge(lake, heads, batch, parts, batches)
@@ -299,10 +293,9 @@ class LakeTarget:
             yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], ["done"])
 
         found = (
-            winners(moved(rows, batch.moves), list(batch.after))
-            .mapInArrow(decode, "table_id BIGINT, part BIGINT, puts BINARY, gone BINARY")
-            .repartitionById(parts.total, F.col("part").cast("int"))
-            .sortWithinPartitions("table_id")
+            rows.mapInArrow(partial(merging.spread, batch, parts, start), ddl_of(PACKETS))
+            .repartitionById(parts.total, "partition")
+            .sortWithinPartitions("table_id", "piece")
             .mapInArrow(merge, "done BINARY")
             .collect()
         )
@@ -333,56 +326,21 @@ def seed(spark: SparkSession, lake: Lake, begin: LoadedBase) -> None:
     finish_seed(lake, begin)
 
 
-def moved(rows: DataFrame, moves: Moves) -> DataFrame:
-    """Changes of the tables that their rows belong to at the end of the batch; rows that went are
-    needed no more."""
-    if moves.known:
-        rows = rows.mapInArrow(partial(followed, moves), rows.schema)
-    nothing = F.lit(b"")
-    return rows.withColumn(
-        "row", F.when(F.col("op") == Op.DELETE.value, nothing).otherwise(F.col("row"))
-    )
+def read_of_tables(
+    steps: DataFrame, changes: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> dict[int, RowCounts]:
+    """By table, what a batch read of it: of those `changes` of its `STEPS`."""
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return counted(changes(batches))
+
+    return by_table(steps.mapInArrow(count, ddl_of(READ)).collect())
 
 
-def changed(rows: DataFrame, batch: LakeBatch) -> dict[int, merging.ReadChanges]:
-    """What a batch read of the tables there are at its end, by another way than what is merged."""
-    found = (
-        moved(rows, batch.moves)
-        .where("ddl_job_id = 0")
-        .where(F.col("table_id").isin([*batch.after, -1]))
-        .groupBy("table_id")
-        .agg(F.count_distinct("key"), *_counts())
-        .collect()
-    )
-    return {row[0]: merging.ReadChanges(RowCounts(*row[2:]), row[1]) for row in found}
-
-
-def _counts() -> list[Column]:
-    """What stands first in `RowCounts`."""
-    size, op = F.length("key") + F.length("row"), F.col("op")
-    kinds = Op.PUT, Op.UPDATE, Op.DELETE
-    return [*(F.count_if(op == each.value) for each in kinds), F.coalesce(F.sum(size), F.lit(0))]
-
-
-def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:
-    """The last change of each key of these tables; those of a table in a partition are together."""
-    newest_first = Window.partitionBy("table_id", "key").orderBy(F.desc("commit_ts"), F.desc("seq"))
-    return (
-        rows.where("ddl_job_id = 0")
-        .where(F.col("table_id").isin([*table_ids, -1]))
-        .withColumn("newest", F.row_number().over(newest_first))
-        .where("newest = 1")
-        .select("table_id", "op", "schema_version", "key", "row", "commit_ts")
-        .sortWithinPartitions("table_id", "key")
-    )
-
-
-def _ddl(rows: DataFrame) -> list[DdlBinlog]:
-    found = rows.where("ddl_job_id > 0").orderBy("commit_ts").collect()
-    return [
-        DdlBinlog(Tso(row["commit_ts"]), row["ddl_job_id"], row["ddl_state"], row["ddl_query"])
-        for row in found
-    ]
+def _ddl(rows: DataFrame, after: Tso) -> list[DdlBinlog]:
+    found = rows.where((F.col("ddl_job_id") > 0) & (F.col("commit_ts") > after))
+    columns = found.orderBy("commit_ts").select(*STEPS.names[:4]).collect()
+    return [DdlBinlog(*row) for row in columns]
 
 
 class SparkTasks:

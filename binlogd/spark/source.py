@@ -30,7 +30,7 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.formats.columns import spark_type
-from binlogd.spark.changes import CHANGES, change_batches
+from binlogd.spark.changes import STEPS, change_runs, packed_steps
 from binlogd.spark.inputs import Input, jobs_with, open_input
 from binlogd.spark.net import Net
 from binlogd.spark.request import ReadRequest, request
@@ -105,7 +105,7 @@ class BinlogdSource(DataSource):
         if asked.form == "binlog":
             return _struct(BINLOG)
         if asked.form in ("changes", "changelog"):
-            return _struct(CHANGES)
+            return _struct(STEPS)
         return _struct(typed_schema(_wanted(asked, open_input(asked)), asked.types))
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -156,7 +156,7 @@ class _Reading:
             yield from JsonRows(asked).batches(steps)
             return
         if asked.form in ("changes", "changelog"):
-            yield from change_batches(asked, steps)
+            yield from packed_steps(change_runs(asked, steps))
             return
         assert partition.wanted is not None, "a typed read knows its table"
         typed = Typed(asked, partition.wanted, arrow_schema(self._schema))

@@ -100,7 +100,7 @@ def cost(directory: Path, url: str, kind: str, batch: int) -> None:
     ends = [source.reach(NO_TS, source.resolved_ts(), count * batch) for count in (1, 2)]
     spent: dict[str, float] = {}
     with pytest.MonkeyPatch.context() as patch:
-        for step in ("decode", "merge"):
+        for step in ("spread", "merge"):
             patch.setattr(merging, step, noted(step, getattr(merging, step), spent))
         pipeline = Pipeline(archived, Lake(place_of(f"{kind}:{directory / f'alone-{kind}'}")))
         pipeline.run(0, ends[0])

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pickle import dumps, loads
 from typing import TypeVar
-from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlogd.snapshot.log.packets import PACKETS
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
-from binlogd.spark.counts import RowCounts
+from binlogd.spark.changes import steps_behind
+from binlogd.spark.counts import RowCounts, by_table, counted
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import appending, merging, moving
 from binlogd.spark.lake.changelog import (
@@ -24,23 +25,21 @@ from binlogd.spark.lake.changelog import (
     batch_of,
     columns_of_bytes,
 )
-from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.manifest import LakeBatch, LakeTables
-from binlogd.spark.lake.merging import Merged, ReadChanges, WrittenPart
+from binlogd.spark.lake.merging import Merged, WrittenPart
 from binlogd.spark.lake.moving import Heads, Lake
 from binlogd.spark.lake.preparing import prepare
-from binlogd.spark.lake.rows import PACKETS
 from binlogd.spark.late import in_doubt, late_rows, newest_version
 from binlogd.spark.pipeline import Range
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso
-from tests.support.logged import Logged, read
+from tests.support.logged import Logged, changes
 
 T = TypeVar("T")
 R = TypeVar("R")
-DDL_NAMES = ("commit_ts", "ddl_job_id", "ddl_state", "ddl_query")
+BY_PIECE = [("table_id", "ascending"), ("piece", "ascending")]
 
 
 class Killed(Exception):
@@ -89,21 +88,15 @@ class Pipeline:
         begin = moving.begin(now, of, self._input.gone_ts(), "the lake")
         if begin >= end:
             return 0
-        parts = self._changes(begin, end)
-        rows = pa.Table.from_batches([batch for part in parts for batch in part])
+        parts = self._steps(begin, end)
         jobs = self._input.jobs()
-        is_ddl = pc.greater(rows["ddl_job_id"], 0)
-        ddl = [
-            DdlBinlog(Tso(ts), job_id, state, query)
-            for ts, job_id, state, query in zip(
-                *(rows.filter(is_ddl)[name].to_pylist() for name in DDL_NAMES), strict=True
-            )
-        ]
+        found = (each for part in parts for each in steps_behind(begin, part))
+        ddl = [each for each in found if isinstance(each, DdlBinlog)]
         tracker = manifest.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
         if self._lake.mode == "changelog":
             columns = columns_of_bytes(manifest.columns_at(begin) or b"{}")
             held = HeldChangelog(tracker, now, columns)
-            self._log(batch_of(jobs, ddl, held, self._asked, end), now, parts, step)
+            self._log(batch_of(jobs, ddl, held, self._asked, end), now, begin, parts, step)
             return next(steps)
         seen = partial(newest_version, self._input, Tso(end))
         state = LakeState(tracker, frozenset(now.placed), now.leaving, seen)
@@ -114,40 +107,36 @@ class Pipeline:
         doubts = in_doubt(self._input, batch, begin)
         heads = prepare(self._lake, now, batch, late, InProcess(self.cores))
         step()
-        changes = followed(batch.moves, rows.filter(pc.invert(is_ddl)).to_batches())
-        moved = pa.Table.from_batches(changes, rows.schema)
-        winners = self._winners(
-            moved.sort_by([("commit_ts", "ascending"), ("seq", "ascending")]), set(batch.after)
-        )
-        read = changed(moved, batch)
+        counts = [of for part in parts for of in counted(merging.of_tables(batch, begin, part))]
+        read = by_table(tuple(row.values()) for each in counts for row in each.to_pylist())
         done = list[Merged]()
-        for merged in self._merged(batch, heads, winners, read):
+        for merged in self._merged(batch, begin, heads, parts, read):
             done.append(merged)
             step()
         heads |= {each.head.table_id: each.head for each in done}
-        counts = merging.accounted(batch, read, done)
-        moving.finish(self._lake, batch, heads, doubts, counts)
+        accounts = merging.accounted(batch, read, done)
+        moving.finish(self._lake, batch, heads, doubts, accounts)
         return next(steps)
 
     def _merged(
         self,
         batch: LakeBatch,
+        begin: Tso,
         heads: Heads,
-        winners: Iterator[list[pa.RecordBatch]],
-        read: dict[int, ReadChanges],
+        steps: list[list[pa.RecordBatch]],
+        read: dict[int, RowCounts],
     ) -> Iterator[Merged]:
         lake, parts = self._lake, merging.parts_of(read, self.cores)
-        decoded = (
-            merging.decode(batch, parts, turn, of) for turn, of in enumerate(winners, start=1)
-        )
-        packets = pa.Table.from_batches([each for of in decoded for each in of], PACKETS)
-        packets, written = packets.sort_by("table_id"), list[WrittenPart]()
+        sent = [merging.spread(batch, parts, begin, each) for each in steps]
+        packets = pa.Table.from_batches([each for some in sent for each in some], PACKETS)
+        packets, written = packets.sort_by(BY_PIECE), list[WrittenPart]()
         for number in range(parts.total):
-            mine = packets.filter(pc.equal(packets["part"], number)).to_batches(max_chunksize=1)
+            of_part = pc.equal(packets["partition"], number)
+            mine = packets.filter(of_part).to_batches(max_chunksize=1)
             for each in merging.merge(lake, heads, batch, parts, mine):
                 if isinstance(each, WrittenPart):
                     written.append(each)
-                    self.forms["part" if parts.of[each.table_id][1] > 1 else "share"] += 1
+                    self.forms["part" if parts.of[each.table_id].many > 1 else "share"] += 1
                 else:
                     self.forms["alone"] += 1
                     yield each
@@ -159,13 +148,14 @@ class Pipeline:
         self,
         batch: ChangelogBatch,
         now: LakeTables,
+        begin: Tso,
         parts: list[list[pa.RecordBatch]],
         step: Callable[[], None],
     ) -> None:
         step()
         names: dict[str, list[str]] = {}
         for part in parts:
-            for written in appending.write(self._lake, batch, part):
+            for written in appending.write(self._lake, batch, begin, part):
                 for directory, name in zip(*written.to_pydict().values(), strict=True):
                     names.setdefault(directory, []).append(name)
             step()
@@ -176,40 +166,16 @@ class Pipeline:
             step()
         appending.finish(self._lake, batch, now, appended)
 
-    def _changes(self, start: int, end: int) -> list[list[pa.RecordBatch]]:
+    def _steps(self, start: int, end: int) -> list[list[pa.RecordBatch]]:
         source = BinlogdSource({**self._options, "from": str(start), "to": str(end)})
         reader = source.reader(source.schema())
         return [list(reader.read(part)) for part in reader.partitions()]
 
-    @staticmethod
-    def _winners(rows: pa.Table, table_ids: set[int]) -> Iterator[list[pa.RecordBatch]]:
-        """In two partitions, as their keys tell."""
-        last = {(each["table_id"], each["key"]): each for each in rows.to_pylist()}
-        kept = [each for each in last.values() if each["table_id"] in table_ids]
-        kept.sort(key=lambda each: each["table_id"])
-        for number in range(2):
-            part = [each for each in kept if crc32(each["key"]) % 2 == number]
-            yield pa.Table.from_pylist(part, rows.schema).to_batches()
-
-
-def changed(rows: pa.Table, batch: LakeBatch) -> dict[int, ReadChanges]:
-    """As the Spark job counts them."""
-    found = dict[int, ReadChanges]()
-    kept = [each for each in rows.to_pylist() if each["table_id"] in batch.after]
-    keys = Counter(table_id for table_id, _ in {(each["table_id"], each["key"]) for each in kept})
-    for table_id, count in keys.items():
-        mine = [each for each in kept if each["table_id"] == table_id]
-        ops = Counter(each["op"] for each in mine)
-        sizes = (len(each["key"]) + len(each["row"]) * (each["op"] != Op.DELETE) for each in mine)
-        counts = RowCounts(ops[Op.PUT], ops[Op.UPDATE], ops[Op.DELETE], sum(sizes))
-        found[table_id] = ReadChanges(counts, count)
-    return found
-
 
 def check_counted(logged: Logged, lake: Lake) -> None:
     """What the lake counted of its tables is what the log says of them, from its beginning."""
-    now, rows = lake.manifest().read(), read(logged.options(form="changes"))
-    rows = rows.filter(pc.less_equal(rows["commit_ts"], now.commit_ts)).to_pylist()
+    now, rows = lake.manifest().read(), changes(logged.options())
+    rows = [each for each in rows if each["commit_ts"] <= now.commit_ts and not each["job_id"]]
     ops = Counter((each["table_id"], each["op"]) for each in rows)
     assert now.counted_from == 0
     assert now.counted.keys() == now.tables.keys()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -13,11 +14,13 @@ from pyiceberg.table import StaticTable
 
 from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.tables.catalog import DdlBinlog
+from binlogd.spark.changes import steps_behind
 from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.rows import KEY_COLUMN
 from binlogd.spark.source import BinlogdSource, arrow_schema
-from binlogd.tso import MAX_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.support import snapshot_reader
 from tests.support.data_directory import write_log
 from tests.support.recordings_reader import Row
@@ -55,6 +58,22 @@ def read(options: dict[str, str]) -> pa.Table:
     reader = source.reader(schema)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches, arrow_schema(schema))
+
+
+def changes(options: dict[str, str]) -> list[dict[str, Any]]:
+    """What the pipeline reads for a lake."""
+    return changes_of(read({"form": "changes", **options}))
+
+
+def changes_of(steps: pa.Table) -> list[dict[str, Any]]:
+    """Each change and each DDL of `STEPS`, in their order."""
+    found = list[dict[str, Any]]()
+    for each in steps_behind(NO_TS, steps.to_batches()):
+        if isinstance(each, DdlBinlog):
+            found.append(asdict(each))
+        else:
+            found += ({**row, "job_id": 0} for row in each.to_pylist())
+    return found
 
 
 def renamed(logged: Logged) -> set[tuple[str, str]]:

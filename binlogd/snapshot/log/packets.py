@@ -119,10 +119,12 @@ PACKETS = pa.schema(
         ("partition", pa.int32()),
         ("table_id", pa.int64()),
         ("piece", pa.int32()),
+        ("count", pa.int64()),
         ("changes", pa.binary()),
     ]
 )
-"""`table_id` is that of all changes, or 0 where they are of any table."""
+"""`count` changes as an Arrow stream; `table_id` is that of all of them, or 0 where they are of any
+table."""
 
 PIECE_BYTES = 64 << 20
 """Of the log, whose changes are folded in memory at a time."""
@@ -131,6 +133,7 @@ FOLD_BYTES = 256 << 20
 BYTES_MAX = (1 << 31) - (1 << 20)
 """Of the changes of a piece that count. A column of Arrow's `binary` holds 2 GiB, less its last."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+Numbers = npt.NDArray[np.int32]
 
 
 class TooLargePiece(GaveUp):
@@ -140,8 +143,8 @@ class TooLargePiece(GaveUp):
         super().__init__(
             f"{table}: {changes:,} changes of its rows, with others {size:,} bytes, are to be"
             f" folded together, and {size_max:,} bytes can be",
-            todo="export in steps, an earlier moment first (--as-of, --to), and then from there on"
-            " (--base, --from)",
+            todo="take less at a time: of an export an earlier moment first (--as-of, --to), and"
+            " then from there on (--base, --from); of a pipeline smaller batches (--batch)",
         )
 
 
@@ -159,24 +162,31 @@ class Spread:
 
     def packets(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """`PACKETS` of some changes."""
-        hashes = _hashes(changes)
+        hashes = key_hashes(changes)
         partition = (hashes % np.uint64(self.partitions)).astype(np.int32)
         tables = np.zeros(len(hashes), np.int64)
         piece = np.zeros(len(hashes), np.int32)
         if self.pieces > 1:
             tables = longs(changes, "table_id")
             piece = (hashes // np.uint64(self.partitions) % np.uint64(self.pieces)).astype(np.int32)
-        order = np.lexsort((piece, tables, partition))
-        places = tuple(each[order] for each in (partition, tables, piece))
-        begins = np.flatnonzero(is_first(*places))
-        in_order = changes.take(pa.array(order))
-        ends = np.append(begins[1:], len(order))
-        blobs = [
-            arrow_stream(in_order.slice(begin, end - begin))
-            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
-        ]
-        columns = [*(each[begins] for each in places), pa.array(blobs, pa.binary())]
-        return pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=PACKETS)
+        return packed(changes, partition, tables, piece)
+
+
+def packed(
+    changes: pa.RecordBatch, partition: Numbers, tables: Longs, piece: Numbers
+) -> pa.RecordBatch:
+    """`PACKETS` of some changes, by where each is to go."""
+    order = np.lexsort((piece, tables, partition))
+    places = tuple(each[order] for each in (partition, tables, piece))
+    begins = np.flatnonzero(is_first(*places))
+    in_order = changes.take(pa.array(order))
+    counts = np.diff(begins, append=len(order))
+    blobs = [
+        arrow_stream(in_order.slice(begin, count))
+        for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)
+    ]
+    columns = [*(each[begins] for each in places), counts, pa.array(blobs, pa.binary())]
+    return pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=PACKETS)
 
 
 def unpacked(
@@ -240,7 +250,7 @@ class _Piece:
         return TooLargePiece(self._name_of(largest), rows, self._size, BYTES_MAX)
 
 
-def _hashes(changes: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+def key_hashes(changes: pa.RecordBatch) -> npt.NDArray[np.uint64]:
     """A number for each table and key, equal in every task and every run."""
     keys = changes.column("key")
     is_number = key_lengths(keys) == NUMBER_BYTES

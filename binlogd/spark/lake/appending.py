@@ -14,18 +14,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlogd.errors import UnknownTable
+from binlogd.snapshot.log.packets import PIECE_BYTES
 from binlogd.snapshot.log.rowkey import Op
-from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.snapshot.tables.catalog import DdlBinlog, TablePlan
 from binlogd.snapshot.writing.table_arrays import CHUNK_BYTES, CHUNK_ROWS, TableArrays
 from binlogd.snapshot.writing.writer import arrow_columns
+from binlogd.spark.changes import steps_behind
 from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.changelog import (
     MARK_NAMES,
@@ -41,9 +42,9 @@ from binlogd.spark.lake.kinds import LakeKind
 from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake, show
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import PIECE_BYTES
 from binlogd.spark.rows import DELETE, INSERT, UPDATE
 from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
 
 WRITTEN = pa.schema([("directory", pa.string()), ("name", pa.string())])
 """Files, by the directory of their table and their name in it."""
@@ -67,12 +68,12 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 def write(
-    lake: Lake, batch: ChangelogBatch, changes: Iterable[pa.RecordBatch]
+    lake: Lake, batch: ChangelogBatch, after: Tso, steps: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Files of the changes of one part of the log, in its order. Yields `WRITTEN`. Raises
-    UnreadableRow, UnknownTable, OSError."""
+    """Files of the changes of one part of the log behind a commit_ts, in its order. Yields
+    `WRITTEN`. Raises UnreadableRow, UnknownTable, OSError."""
     part = _Part(lake.place, batch)
-    for each in changes:
+    for each in steps_behind(after, steps):
         part.take(each)
     for directory, names in part.close():
         rows = [[directory] * len(names), names]
@@ -98,18 +99,14 @@ class _Part:
         self._layouts: dict[int, _Layout] = {}
         self._writers: dict[str, FileWriter] = {}
 
-    def take(self, changes: pa.RecordBatch) -> None:
+    def take(self, step: DdlBinlog | pa.RecordBatch) -> None:
         """Raises UnreadableRow, UnknownTable."""
-        if not changes.num_rows:
-            return
-        if self._schemas is None:
-            self._schemas = self._schema_before(changes["commit_ts"][0].as_py())
-        at = 0
-        for number in np.flatnonzero(changes["ddl_job_id"].to_numpy()).tolist():
-            self._hold(self._schemas, changes.slice(at, number - at))
-            self._ddl(self._schemas, changes.slice(number, 1).to_pylist()[0])
-            at = number + 1
-        self._hold(self._schemas, changes.slice(at))
+        if isinstance(step, DdlBinlog):
+            self._schemas = self._schemas or self._schema_before(step.commit_ts)
+            self._ddl(self._schemas, step)
+        else:
+            self._schemas = self._schemas or self._schema_before(step["commit_ts"][0].as_py())
+            self._hold(self._schemas, step)
 
     def close(self) -> Iterator[tuple[str, list[str]]]:
         """The names of all files, by directory."""
@@ -125,14 +122,12 @@ class _Part:
         schemas.load(batch.jobs.values())
         for each in batch.ddl:
             if each.commit_ts < commit_ts:
-                self._apply(schemas, each.commit_ts, each.job_id, each.schema_state)
+                self._apply(schemas, each)
         return schemas
 
-    def _apply(
-        self, schemas: SchemaTracker, commit_ts: int, job_id: int, state: int
-    ) -> DdlMark | None:
-        schemas.apply(self._batch.jobs[job_id], state)
-        mark = self._batch.marks.get((commit_ts, job_id))
+    def _apply(self, schemas: SchemaTracker, ddl: DdlBinlog) -> DdlMark | None:
+        schemas.apply(self._batch.jobs[ddl.job_id], ddl.schema_state)
+        mark = self._batch.marks.get((ddl.commit_ts, ddl.job_id))
         if mark is not None:
             self._directories |= mark.directories
         return mark
@@ -146,14 +141,14 @@ class _Part:
         if sum(map(_bytes, self._held.values())) >= PIECE_BYTES:
             self._flush(schemas)
 
-    def _ddl(self, schemas: SchemaTracker, row: Mapping[str, Any]) -> None:
+    def _ddl(self, schemas: SchemaTracker, ddl: DdlBinlog) -> None:
         """What came before it is decoded as it was then; it is a row of its own."""
         self._flush(schemas)
-        mark = self._apply(schemas, row["commit_ts"], row["ddl_job_id"], row["ddl_state"])
+        mark = self._apply(schemas, ddl)
         self._layouts.clear()
         if mark is not None:
             for directory, op in mark.ops.items():
-                values = [row["commit_ts"], 0, op, None, mark.query]
+                values = [ddl.commit_ts, 0, op, None, mark.query]
                 self._add(directory, [pa.array([each]) for each in values], MARK_NAMES)
 
     def _flush(self, schemas: SchemaTracker) -> None:

@@ -1,8 +1,9 @@
-"""The changes of a batch into the tables of a lake: decoded, dealt out, put in place.
+"""The changes of a batch into the tables of a lake: dealt out, decoded, put in place.
 
     parts = parts_of(read, cores)                  how many tasks put a table's changes in place
-    ... decode(batch, parts, turn, rows)           what keys hold now; by workers, key by key
-    ... merge(lake, heads, batch, parts, packets)  puts it there; by workers, part by part
+    ... spread(batch, parts, after, steps)         sends what was read to these; by workers
+    ... merge(lake, heads, batch, parts, packets)  what keys hold now, decoded and put there; by
+                                                   workers, part by part
 
 A table of which little changes is one part: its worker makes the next version. Where much changes,
 or large files are touched, workers only write files, and one commit names them:
@@ -17,15 +18,24 @@ are the versions that a batch begins with, table by table.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import accumulate
+from functools import reduce
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from binlogd.snapshot.log.datums import longs
+from binlogd.snapshot.log.events import EVENTS
+from binlogd.snapshot.log.packets import PIECE_BYTES, key_hashes, newest, packed, unpacked
+from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.spark.changes import changes_behind
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.content import (
     FAILS,
@@ -38,16 +48,12 @@ from binlogd.spark.lake.content import (
     leave,
 )
 from binlogd.spark.lake.files import LakeFiles
+from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.manifest import LakeBatch, LakeTable, PipelineStopped, label
 from binlogd.spark.lake.moving import Heads, Lake
-from binlogd.spark.lake.rows import (
-    changes_by_table,
-    decoded,
-    lake_schema,
-    packed,
-    winners_by_table,
-)
+from binlogd.spark.lake.rows import decoded, lake_schema
 from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
 
 PART_BYTES = 32 << 20
 """Of keys and rows as TiDB wrote them: with more of a table, another task writes some of it."""
@@ -58,33 +64,52 @@ _LOST = (
 )
 
 
-class ReadChanges(NamedTuple):
-    """What a batch read of a table: its changes, and how many keys these are of."""
+class TableParts(NamedTuple):
+    """Among which parts of a batch the changes of a table are dealt out: the first of them, how
+    many, and in how many pieces each has them, one after the other."""
 
-    counts: RowCounts
-    keys: int
+    first: int
+    many: int
+    pieces: int
 
 
 class Parts(NamedTuple):
-    """Among which of `total` parts of a batch the changes of a table are dealt out, by its id: the
-    first of them, and how many. `cores` are at work."""
+    """The `total` parts of a batch, by the id of a table. `cores` are at work."""
 
     total: int
     cores: int
-    of: Mapping[int, tuple[int, int]]
+    of: Mapping[int, TableParts]
 
-    def at(self, table_id: int, turn: int) -> int:
-        """The part whose turn it is."""
-        first, many = self.of[table_id]
-        return (first + turn % many) % self.total
+    def packets(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """`PACKETS` of changes, each for the part and the piece that its key tells."""
+        tables, hashes = longs(changes, "table_id"), key_hashes(changes)
+        ids, table = np.unique(tables, return_inverse=True)
+        of = np.array([self.of[each] for each in ids.tolist()], np.uint64)
+        first, many, pieces = of[table].T
+        partition = (first + hashes % many) % np.uint64(self.total)
+        piece = hashes // many % pieces
+        return packed(changes, partition.astype(np.int32), tables, piece.astype(np.int32))
+
+
+class Took(msgspec.Struct, frozen=True):
+    """What came of the changes of a table: so many, of so many keys, of which some hold a row
+    now and some hold none any more."""
+
+    changes: int
+    keys: int
+    rows_put: int
+    rows_gone: int
+
+    def plus(self, other: Took) -> Took:
+        """Both together."""
+        return Took(*map(sum, zip(*map(msgspec.structs.astuple, (self, other)), strict=True)))
 
 
 class Merged(msgspec.Struct, frozen=True, tag=True):
     """What a merge did to a table."""
 
     head: LakeTable
-    rows_put: int
-    rows_gone: int
+    took: Took
 
 
 class WrittenPart(msgspec.Struct, frozen=True, tag=True):
@@ -94,8 +119,7 @@ class WrittenPart(msgspec.Struct, frozen=True, tag=True):
     table_id: int
     put: list[str]
     gone: list[str]
-    rows_put: int
-    rows_gone: int
+    took: Took
     low: bytes
     high: bytes
 
@@ -120,46 +144,79 @@ class LeftFiles(NamedTuple):
     come: Sequence[str]
 
 
-def parts_of(read: Mapping[int, ReadChanges], cores: int) -> Parts:
+def parts_of(read: Mapping[int, RowCounts], cores: int) -> Parts:
     """What is largest comes first, so that its parts are different tasks."""
-    by_size = sorted(read, key=lambda each: -read[each].counts.bytes)
-    many = [min(cores, 1 + read[each].counts.bytes // PART_BYTES) for each in by_size]
+    by_size = sorted(read, key=lambda each: -read[each].bytes)
+    many = [min(cores, 1 + read[each].bytes // PART_BYTES) for each in by_size]
     firsts = accumulate(many, initial=0)
-    of = {each: (first, size) for each, first, size in zip(by_size, firsts, many, strict=False)}
+    of = {
+        each: TableParts(first, size, 1 + read[each].bytes // (size * PIECE_BYTES))
+        for each, first, size in zip(by_size, firsts, many, strict=False)
+    }
     return Parts(max(1, min(sum(many), PARTS_A_CORE * cores)), cores, of)
 
 
-def decode(
-    batch: LakeBatch, parts: Parts, turn: int, batches: Iterable[pa.RecordBatch]
+def of_tables(
+    batch: LakeBatch, after: Tso, steps: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Winners of some keys of tables as `PACKETS` of what their columns hold; they come sorted by
-    table. Each worker begins with a turn of its own. Raises PipelineStopped, UnreadableRow."""
-    schemas: SchemaTracker | None = None
-    for table_id, pieces in winners_by_table(batches):
-        schemas = schemas or SchemaTracker.from_snapshot(batch.tracker)
-        plan = batch.after[table_id]
-        with _told(plan):
-            for number, changes in enumerate(decoded(plan, schemas, pieces, batch.types), turn):
-                yield packed(table_id, parts.at(table_id, number), changes)
+    """The changes behind a commit_ts of the tables that there are at the end of a batch, each of
+    the table that its row belongs to by then. Raises UnreadableRow."""
+    wanted = pa.array(batch.after, pa.int64())
+    for changes in followed(batch.moves, changes_behind(after, steps)):
+        yield changes.filter(pc.is_in(changes["table_id"], value_set=wanted))
+
+
+def spread(
+    batch: LakeBatch, parts: Parts, after: Tso, steps: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """`PACKETS` of the changes of a batch; rows that went are needed no more. Raises
+    UnreadableRow."""
+    place = EVENTS.get_field_index("row")
+    for changes in of_tables(batch, after, steps):
+        is_gone = pc.equal(changes["op"], Op.DELETE)
+        rows = pc.if_else(is_gone, pa.scalar(b"", pa.binary()), changes["row"])
+        yield parts.packets(changes.set_column(place, EVENTS.field(place), rows))
 
 
 def merge(
     lake: Lake, heads: Heads, batch: LakeBatch, parts: Parts, packets: Iterable[pa.RecordBatch]
 ) -> Iterator[Done]:
-    """Puts changes in place that come sorted by table. Raises PipelineStopped."""
+    """Puts changes in place that come by table and piece. Raises PipelineStopped, UnreadableRow,
+    TooLargePiece."""
+    came, keys = Counter[int](), Counter[int]()
+    schemas = SchemaTracker.from_snapshot(batch.tracker)
+    pieces = unpacked(_noted(packets, came), lambda table_id: label(batch.after[table_id]))
     with closing(lake.content()) as content:
-        for table_id, changes in changes_by_table(packets):
+        for table_id, mine in groupby(pieces, key=lambda piece: piece["table_id"][0].as_py()):
             plan, head = batch.after[table_id], heads[table_id]
             with _told(plan):
                 schema = lake_schema(plan, batch.types)
+                changes = decoded(plan, schemas, _newest(mine, keys), batch.types)
                 upsert = Upsert(content.files(head), schema, changes)
+                took = Took(came[table_id], keys[table_id], upsert.rows_put, upsert.rows_gone)
                 done = None
-                if parts.of[table_id][1] == 1:
+                if parts.of[table_id].many == 1:
                     done = _finished(content, head, schema, upsert, parts, batch.end)
                 if done is None:
-                    yield _written(table_id, upsert)
+                    yield _written(table_id, upsert, took)
                 else:
-                    yield _checked(plan, head, done, upsert.rows_put, upsert.rows_gone)
+                    yield _checked(plan, head, done, took)
+
+
+def _noted(packets: Iterable[pa.RecordBatch], came: Counter[int]) -> Iterator[pa.RecordBatch]:
+    """The same, of which it is counted how many changes came of each table."""
+    for each in packets:
+        columns = each["table_id"].to_pylist(), each["count"].to_pylist()
+        for table_id, count in zip(*columns, strict=True):
+            came[table_id] += count
+        yield each
+
+
+def _newest(pieces: Iterable[pa.RecordBatch], keys: Counter[int]) -> Iterator[pa.RecordBatch]:
+    """The last change of each key, which are counted by another way."""
+    for each in pieces:
+        keys[each["table_id"][0].as_py()] += pc.count_distinct(each["key"]).as_py()
+        yield newest(each)
 
 
 def _finished(
@@ -177,10 +234,9 @@ def _finished(
     return content.finish(head, schema, upsert, work, end)
 
 
-def _written(table_id: int, upsert: Upsert) -> WrittenPart:
+def _written(table_id: int, upsert: Upsert, took: Took) -> WrittenPart:
     put, gone = upsert.writer.close(), upsert.gone_keys()
-    bounds = upsert.keys.bounds()
-    return WrittenPart(table_id, put, gone, upsert.rows_put, upsert.rows_gone, *bounds)
+    return WrittenPart(table_id, put, gone, took, *upsert.keys.bounds())
 
 
 # --- one version by several tasks ----------------------------------------------------------------
@@ -227,10 +283,10 @@ def commit(
             gone = [name for each in rest for name in each.gone]
             come = [name for each in mine for name in each.put]
             come += [name for each in rest for name in each.come]
-            put, went = sum(each.rows_put for each in mine), sum(each.rows_gone for each in mine)
+            took = reduce(Took.plus, (each.took for each in mine))
             with _told(plan):
                 now = kind.replace(head, lake_schema(plan, batch.types), gone, come, batch.end)
-                yield _checked(plan, head, now, put, went)
+                yield _checked(plan, head, now, took)
 
 
 def _by_table(written: Iterable[WrittenPart]) -> dict[int, list[WrittenPart]]:
@@ -252,9 +308,9 @@ def _told(plan: TablePlan) -> Iterator[None]:
         raise PipelineStopped(f"{label(plan)}: {error}") from error
 
 
-def _checked(plan: TablePlan, head: LakeTable, now: LakeTable, put: int, gone: int) -> Merged:
-    check_rows(label(plan), head.rows, now.rows, put=put, gone=gone)
-    return Merged(now, put, gone)
+def _checked(plan: TablePlan, head: LakeTable, now: LakeTable, took: Took) -> Merged:
+    check_rows(label(plan), head.rows, now.rows, put=took.rows_put, gone=took.rows_gone)
+    return Merged(now, took)
 
 
 def check_rows(table: str, before: int | None, after: int | None, *, put: int, gone: int) -> None:
@@ -267,20 +323,24 @@ def check_rows(table: str, before: int | None, after: int | None, *, put: int, g
 
 
 def accounted(
-    batch: LakeBatch, read: Mapping[int, ReadChanges], merged: Sequence[Merged]
+    batch: LakeBatch, read: Mapping[int, RowCounts], merged: Sequence[Merged]
 ) -> dict[int, RowCounts]:
-    """By table id what was read and written, when each key that changed was written. Raises
-    PipelineStopped."""
-    done = {each.head.table_id: each for each in merged}
+    """By table id what was read and written, when each change that was read came to be merged and
+    each key that changed was written. Raises PipelineStopped."""
+    done = {each.head.table_id: each.took for each in merged}
     found = {}
     for table_id in read.keys() | done.keys():
-        counts, keys = read.get(table_id, ReadChanges(RowCounts(), 0))
-        of = done.get(table_id)
-        put, gone = (of.rows_put, of.rows_gone) if of is not None else (0, 0)
-        if put + gone != keys:
-            raise PipelineStopped(
-                f"{label(batch.after[table_id])}: {keys} keys changed up to commit_ts {batch.end},"
-                f" and {put + gone} were written. {_LOST}"
-            )
-        found[table_id] = msgspec.structs.replace(counts, put=put, gone=gone)
+        counts = read.get(table_id, RowCounts())
+        took = done.get(table_id, Took(0, 0, 0, 0))
+        written = took.rows_put + took.rows_gone
+        for what, came, left in (
+            (f"{counts.changes} changes were read", counts.changes, took.changes),
+            (f"{took.keys} keys changed", took.keys, written),
+        ):
+            if came != left:
+                raise PipelineStopped(
+                    f"{label(batch.after[table_id])}: {what} up to commit_ts {batch.end}, and"
+                    f" {left} were written. {_LOST}"
+                )
+        found[table_id] = msgspec.structs.replace(counts, put=took.rows_put, gone=took.rows_gone)
     return found

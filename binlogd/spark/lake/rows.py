@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlogd.snapshot.log.datums import arrow_stream
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.built_on import ColumnSource, traced
@@ -30,20 +27,6 @@ KEY_ID = 2_000_000_000
 """The field id of the key; TiDB's column ids, which are those of the others, stay far below."""
 
 _WIDTHS = [[pa.int8(), pa.int16(), pa.int32(), pa.int64()], [pa.float32(), pa.float64()]]
-
-PIECE_BYTES = 64 << 20
-PIECE_ROWS = 250_000
-"""Of changes that are in memory together: whichever comes first."""
-PACKETS = pa.schema(
-    [
-        ("table_id", pa.int64()),
-        ("part", pa.int64()),
-        ("puts", pa.binary()),
-        ("gone", pa.binary()),
-    ]
-)
-"""`KeyChanges` of a table that were decoded together, rows and keys each as an Arrow stream; and
-which part of the batch they belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,62 +99,22 @@ def _sources(before: TablePlan, after: TablePlan) -> list[ColumnSource | None]:
 # --- rows that changed -------------------------------------------------------------------------
 
 
-def winners_by_table(
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Winners that come sorted by table: each table with its winners, some at a time."""
-    return groupby(by_table(batches), key=lambda piece: piece["table_id"][0].as_py())
-
-
 def decoded(
     plan: TablePlan,
     schemas: SchemaTracker,
-    pieces: Iterable[pa.RecordBatch],
+    winners: Iterable[pa.RecordBatch],
     types: TypeOptions,
 ) -> Iterator[KeyChanges]:
-    """Raises UnreadableRow, PipelineStopped."""
+    """Changes of keys of a table, one of each, some at a time. Raises UnreadableRow,
+    PipelineStopped."""
     columns, schema = arrow_columns(plan, types), lake_schema(plan, types)
     rows = TableArrays(plan, schemas, columns)
-    for winners in pieces:
-        is_gone = pc.equal(winners["op"], Op.DELETE)
-        puts = winners.filter(pc.invert(is_gone))
+    for some in by_table(winners):
+        is_gone = pc.equal(some["op"], Op.DELETE)
+        puts = some.filter(pc.invert(is_gone))
         try:
             arrays = rows.arrays(puts, [Counter[str]() for _ in columns])
         except Unconvertible as error:
             raise PipelineStopped(f"{label(plan)}: {error}") from error
         made = pa.Table.from_arrays([*arrays, puts["key"]], schema=schema)
-        yield KeyChanges(made, winners.filter(is_gone)["key"])
-
-
-# --- changes that travel -----------------------------------------------------------------------
-
-
-def packed(table_id: int, part: int, changes: KeyChanges) -> pa.RecordBatch:
-    """One of `PACKETS`."""
-    gone = pa.RecordBatch.from_arrays([changes.gone], ["gone"])
-    puts = pa.RecordBatch.from_struct_array(changes.puts.to_struct_array().combine_chunks())
-    values = [[table_id], [part], [arrow_stream(puts)], [arrow_stream(gone)]]
-    return pa.RecordBatch.from_arrays(list(map(pa.array, values, PACKETS.types)), schema=PACKETS)
-
-
-def changes_by_table(
-    packets: Iterable[pa.RecordBatch],
-) -> Iterator[tuple[int, Iterator[KeyChanges]]]:
-    """Packets that come sorted by table: each table with its changes, as many at a time as may be
-    in memory together."""
-    rows = (row for each in packets for row in zip(*map(pa.Array.to_pylist, each), strict=True))
-    for table_id, mine in groupby(rows, key=itemgetter(0)):
-        yield table_id, _together(mine)
-
-
-def _together(packets: Iterable[tuple[int, int, bytes, bytes]]) -> Iterator[KeyChanges]:
-    puts, gone, rows, size = list[pa.Table](), list[pa.Array](), 0, 0
-    for _, _, put, went in packets:
-        puts.append(pa.ipc.open_stream(put).read_all())
-        gone.append(pa.ipc.open_stream(went).read_all()["gone"].combine_chunks())
-        rows, size = rows + len(puts[-1]) + len(gone[-1]), size + len(put) + len(went)
-        if rows >= PIECE_ROWS or size >= PIECE_BYTES:
-            yield KeyChanges(pa.concat_tables(puts), pa.concat_arrays(gone))
-            puts, gone, rows, size = [], [], 0, 0
-    if puts:
-        yield KeyChanges(pa.concat_tables(puts), pa.concat_arrays(gone))
+        yield KeyChanges(made, some.filter(is_gone)["key"])

@@ -20,7 +20,7 @@ from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.snapshot.writing import table_arrays
-from binlogd.spark.lake import content, delta, iceberg, merging, preparing, rows
+from binlogd.spark.lake import content, delta, iceberg, merging, preparing
 from binlogd.spark.lake.manifest import Claim, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -30,7 +30,7 @@ from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import MAX_TS, Tso
 from tests.support.lakes import Killed, Pipeline, check_counted, moments
-from tests.support.logged import Logged, check_lake, read
+from tests.support.logged import Logged, changes, check_lake
 from tests.support.s3 import S3, s3_server
 from tests.workload.generator import Options
 
@@ -49,15 +49,14 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 def test_a_batch_may_end_while_a_column_is_on_its_way_out(tmp_path: Path, lake: Lake) -> None:
     """DROP COLUMN hides it some time before it is gone: nobody sees it again in between."""
     logged = Logged.write(tmp_path, Options(seed=5, transactions=60, ddl_every=6))
-    rows = read(logged.options(form="changes"))
     jobs = {job.id: job for job in jobs_from_json(logged.history.read_bytes())}
-    found = rows.select(["commit_ts", "ddl_job_id", "ddl_state"]).to_pylist()
+    found = changes(logged.options())
     every = sorted({each["commit_ts"] for each in found})
     (announced,) = (
         every.index(each["commit_ts"])
         for each in found
-        if each["ddl_state"] == SchemaState.DELETE_ONLY
-        and jobs[each["ddl_job_id"]].type == ActionType.DROP_COLUMN
+        if each.get("schema_state") == SchemaState.DELETE_ONLY
+        and jobs[each["job_id"]].type == ActionType.DROP_COLUMN
     )
     pipeline, start = Pipeline(logged, lake), 0
     for end in (*every[announced : announced + 12 : 4], every[-1]):
@@ -98,7 +97,7 @@ def test_a_batch_that_was_killed_is_done_again_from_any_step_and_in_other_parts(
 def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
     logged: Logged, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "PIECE_ROWS", 4)  # as if a batch were larger than memory
+    monkeypatch.setattr(merging, "PIECE_BYTES", 2_000)  # as if a batch were larger than memory
     monkeypatch.setattr(table_arrays, "CHUNK_ROWS", 3)
     monkeypatch.setattr(delta, "TIDY_EVERY", 3)
     monkeypatch.setattr(content, "SMALL_MAX", 1)

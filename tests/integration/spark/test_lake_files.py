@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from binlogd.snapshot.log.events import EVENTS
+from binlogd.snapshot.log.packets import PIECE_BYTES
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.content import SMALL_BYTES, SMALL_MAX, TouchedFiles, dealt, touched
 from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.manifest import LakeTable
-from binlogd.spark.lake.merging import PART_BYTES, ReadChanges, parts_of
+from binlogd.spark.lake.merging import PART_BYTES, parts_of
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import place_of
 from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, KeyChanges
@@ -114,19 +117,48 @@ def test_files_are_dealt_by_size_and_small_ones_stay_together() -> None:
 @pytest.mark.parametrize("cores", [1, 2, 5])
 def test_large_tables_have_parts_of_their_own_and_all_others_one(cores: int) -> None:
     sizes = {1: 100, 2: 3 * PART_BYTES, 3: PART_BYTES - 1, 4: 50 * PART_BYTES, 5: 0}
-    read = {each: ReadChanges(RowCounts(bytes=size), 1) for each, size in sizes.items()}
-    parts = parts_of(read, cores)
-    assert {each: many for each, (_, many) in parts.of.items()} == {
+    parts = parts_of({each: RowCounts(bytes=size) for each, size in sizes.items()}, cores)
+    assert {each: of.many for each, of in parts.of.items()} == {
         1: 1,
         2: min(cores, 4),
         3: 1,
         4: cores,
         5: 1,
     }
-    for table_id, (_, many) in parts.of.items():
-        found = {parts.at(table_id, turn) for turn in range(20)}
-        assert len(found) == many
-        assert found <= set(range(parts.total))
-    largest = {parts.at(4, turn) for turn in range(20)} | {parts.at(2, turn) for turn in range(20)}
-    assert len(largest) == cores + min(cores, 4)
+    for table_id, of in parts.of.items():
+        held = sizes[table_id] / of.many / of.pieces
+        assert held <= PIECE_BYTES, "what is in memory at a time"
+        packets = parts.packets(changes_of(table_id, range(2_000))).to_pylist()
+        assert len({each["partition"] for each in packets}) == of.many
+        assert {each["piece"] for each in packets} == set(range(of.pieces))
+        assert sum(each["count"] for each in packets) == 2_000
+        assert all(0 <= each["partition"] < parts.total for each in packets)
     assert parts_of({}, cores).total == 1
+
+
+def test_a_key_goes_to_one_part_and_piece_whoever_sends_it() -> None:
+    parts = parts_of({1: RowCounts(bytes=500 * PART_BYTES), 2: RowCounts(bytes=1)}, 3)
+    both = pa.concat_batches([changes_of(1, range(50)), changes_of(2, range(50))])
+    at_once, alone = (
+        {
+            (table_id, key): (packet["partition"], packet["piece"])
+            for some in sent
+            for packet in parts.packets(some).to_pylist()
+            for table_id, key in keys_of(packet["changes"])
+        }
+        for sent in ([both], [both.slice(each, 1) for each in range(len(both))])
+    )
+    assert at_once == alone
+    assert len(alone) == 100
+
+
+def changes_of(table_id: int, numbers: Iterable[int]) -> pa.RecordBatch:
+    rows = [(table_id, b"%08d" % each, 1, each, 1, 1, b"row") for each in numbers]
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, of) for column, of in zip(columns, EVENTS.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)
+
+
+def keys_of(changes: bytes) -> list[tuple[int, bytes]]:
+    found = pa.ipc.open_stream(changes).read_all()
+    return list(zip(found["table_id"].to_pylist(), found["key"].to_pylist(), strict=True))

@@ -28,7 +28,7 @@ from binlogd.tso import Tso
 from tests.support import recordings_reader, snapshot_reader
 from tests.support.data_directory import collect_garbage, write_log
 from tests.support.lakes import Killed, Pipeline
-from tests.support.logged import Logged, lake_rows, read
+from tests.support.logged import Logged, changes, lake_rows, read
 from tests.support.plain_export import PlainExport
 from tests.support.recordings_reader import IN_DOUBT, RECORDINGS
 
@@ -109,10 +109,9 @@ def test_a_lake_holds_every_table_wherever_batches_end_and_die_beside_ddl_of_par
 def beside_partitions(logged: Logged, every: list[int]) -> list[int]:
     """Moments of transactions while DDL of partitions is at work, and next to its binlog."""
     jobs = {job.id: job for job in jobs_from_json(logged.history.read_bytes())}
-    rows = read(logged.options(form="changes")).select(["commit_ts", "ddl_job_id"]).to_pylist()
     found = set[int]()
-    for row in rows:
-        job = jobs.get(row["ddl_job_id"])
+    for row in changes(logged.options()):
+        job = jobs.get(row["job_id"])
         if job is None or job.type not in MOVING:
             continue
         done = bisect_left(every, row["commit_ts"])

@@ -17,7 +17,7 @@ from binlogd.errors import ConfigError
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.manifest import LakeBatch, LakeTable, PipelineStopped
-from binlogd.spark.lake.merging import Merged, ReadChanges, accounted, check_rows
+from binlogd.spark.lake.merging import Merged, Took, accounted, check_rows
 from binlogd.spark.metrics import PipelineFigures, served
 from binlogd.spark.request import ReadRequest, request
 from binlogd.tso import NO_TS, Tso
@@ -108,19 +108,21 @@ def test_a_batch_that_fails_is_counted_as_that(asked: ReadRequest) -> None:
 
 
 def merged(table_id: int, put: int, gone: int) -> Merged:
-    return Merged(LakeTable(table_id, f"table-{table_id}", 1), put, gone)
+    return Merged(LakeTable(table_id, f"table-{table_id}", 1), Took(4, 3, put, gone))
 
 
 def test_a_key_that_was_not_written_or_once_too_often_ends_the_batch() -> None:
     plan: Any = SimpleNamespace(database="shop", info=SimpleNamespace(name="orders"))
     batch = LakeBatch(9, {}, {1: plan}, b"", TypeOptions())
-    read = {1: ReadChanges(RowCounts(2, 1, 1, 50), 3)}
+    read = {1: RowCounts(2, 1, 1, 50)}
     assert accounted(batch, read, [merged(1, 2, 1)]) == {1: RowCounts(2, 1, 1, 50, 2, 1)}
-    for wrong in ([merged(1, 2, 0)], [merged(1, 3, 1)], []):
+    for wrong in ([merged(1, 2, 0)], [merged(1, 3, 1)]):
         with pytest.raises(PipelineStopped, match=r"3 keys changed up to commit_ts 9, and \d were"):
             accounted(batch, read, wrong)
-    with pytest.raises(PipelineStopped, match="0 keys changed up to commit_ts 9, and 1 were"):
-        accounted(batch, {}, [merged(1, 1, 0)])
+    with pytest.raises(PipelineStopped, match=r"shop.orders: 4 changes were read .*, and 0 were"):
+        accounted(batch, read, [])
+    with pytest.raises(PipelineStopped, match=r"shop.orders: 0 changes were read .*, and 4 were"):
+        accounted(batch, {}, [merged(1, 2, 1)])
 
 
 def test_a_table_neither_loses_nor_gains_more_rows_than_a_batch_says() -> None:
