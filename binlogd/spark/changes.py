@@ -10,15 +10,22 @@ is done with a change here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from binlogd.errors import CorruptRow, UnreadableRow
-from binlogd.snapshot.log.datums import arrow_stream, longs
-from binlogd.snapshot.log.events import EVENTS
+from binlogd.snapshot.log.datums import RowSpans, arrow_stream, longs
+from binlogd.snapshot.log.events import (
+    BATCH_BYTES_MAX,
+    EVENTS,
+    TOGETHER_ROWS_MIN,
+)
+from binlogd.snapshot.log.row_changes import Changed, TableRows, changed
 from binlogd.snapshot.log.rowkey import (
     Handle,
     HandleKind,
@@ -33,13 +40,15 @@ from binlogd.snapshot.log.rowkey import (
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.net import primary_of
 from binlogd.spark.request import ReadRequest
-from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, SEQ_STEP, numbered
+from binlogd.spark.rows import SEQ_STEP, numbered
 from binlogd.spark.walk import SchemaChange, Step, WalkedRows
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.tso import Tso
-from binlogd.wire.in_order import INSERT, UPDATE, rows_of
+from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
 
+RUN_ROWS = 65_536
+"""Of changes that are made together, at most `BATCH_BYTES_MAX`."""
 STEPS = pa.schema(
     [
         ("commit_ts", pa.int64()),
@@ -49,8 +58,8 @@ STEPS = pa.schema(
         ("changes", pa.binary()),
     ]
 )
-"""A DDL, or, with a `ddl_job_id` of 0, changes as an Arrow stream of `EVENTS` in commit order, the
-last of which has this `commit_ts`.
+"""A DDL, or, with a `ddl_job_id` of 0, changes between two DDL as an Arrow stream of `EVENTS`, by
+table and time, the last of which has this `commit_ts`.
 
 Their `op` is that of rowkey, with UPDATE for a PUT of a row that was there: under whatever key, in
 a changelog under the same one. `row` of a DELETE is the row that went. `seq` is that of typed rows.
@@ -58,39 +67,114 @@ a changelog under the same one. `row` of a DELETE is the row that went. `seq` is
 
 _Change = tuple[int, int, bytes, bytes]
 """seq, op, key, row."""
-_Run = tuple[int, int, int, int]
-"""commit_ts, table_id and schema_version of so many changes."""
+_Splits = Callable[[bytes], bool]
+"""Which updates are two changes, though their row handle stays."""
+_Held = list[tuple[WalkedRows, int]]
+"""With the `seq` of the first change."""
 _PUT, _UPDATE, _DELETE = Op.PUT.value, Op.UPDATE.value, Op.DELETE.value
+_OPS = np.zeros(max(INSERT, UPDATE, DELETE) + 1, np.int8)
+"""By the kind of a row."""
+_OPS[[INSERT, UPDATE, DELETE]] = _PUT, _UPDATE, _DELETE
 
 
 def change_runs(
     request: ReadRequest, steps: Iterable[Step]
 ) -> Iterator[pa.RecordBatch | SchemaChange]:
-    """Each DDL, and `EVENTS` between them in commit order. Raises UnreadableRow."""
-    splits = PerTable(_primary_moves if request.form == "changelog" else _may_move)
-    handles = PerTable(lambda table: handle_of(table.info))
-    moved_op = Op.PUT if request.form == "changelog" else Op.UPDATE
-    held, runs, size = list[_Change](), list[_Run](), 0
+    """Each DDL, and between them `EVENTS`, by table and time. Raises UnreadableRow."""
+    run = _Run(is_log=request.form == "changelog")
+    wants = PerTable(lambda table: request.wants(table.database, table.info.name))
     for step, seq in numbered(steps):
         if isinstance(step, SchemaChange):
-            if held:
-                yield _events(runs, held)
-                held, runs, size = [], [], 0
+            yield from run.take()
             yield step
-            continue
-        if not request.wants(step.table.database, step.table.info.name):
-            continue
-        of, begin = (step.commit_ts, step.table.info.id, step.schema_version), len(held)
-        split = _Split(splits.of(step.table), moved_op.value)
-        for change in _changes(step, handles.of(step.table), split, seq * SEQ_STEP):
-            held.append(change)
-            size += len(change[2]) + len(change[3])
-            if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield _events([*runs, (*of, len(held) - begin)], held)
-                held, runs, size, begin = [], [], 0, 0
-        runs.append((*of, len(held) - begin))
-    if held:
-        yield _events(runs, held)
+        elif wants.of(step.table):
+            run.add(step, seq * SEQ_STEP)
+            if run.is_full:
+                yield from run.take()
+    yield from run.take()
+
+
+class _Run:
+    """Changes between two DDL, those of a table together."""
+
+    def __init__(self, *, is_log: bool) -> None:
+        self._moved_op = _PUT if is_log else _UPDATE
+        self._splits = PerTable(_primary_moves if is_log else _may_move)
+        self._handles = PerTable(lambda table: handle_of(table.info))
+        self._held: dict[int, _Held] = {}
+        self._rows = self._bytes = 0
+
+    def add(self, rows: WalkedRows, seq: int) -> None:
+        """What a transaction did to a table."""
+        self._held.setdefault(id(rows.table), []).append((rows, seq))
+        of = rows.mutation
+        self._rows += len(of.sequence)
+        self._bytes += sum(sum(map(len, each)) for each in (of.inserted, of.updated, of.deleted))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is as much as should be in memory."""
+        return self._rows >= RUN_ROWS or self._bytes >= BATCH_BYTES_MAX
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """All of them, if there are some. Raises UnreadableRow."""
+        if self._held:
+            found = pa.concat_batches([self._batch(held) for held in self._held.values()])
+            columns = [longs(found, name) for name in ("seq", "commit_ts", "table_id")]
+            self._held.clear()
+            self._rows = self._bytes = 0
+            yield found.take(pa.array(np.lexsort(columns)))
+
+    def _batch(self, held: _Held) -> pa.RecordBatch:
+        table = held[0][0].table
+        handle, splits = self._handles.of(table), self._splits.of(table)
+        rows = sum(len(each.mutation.sequence) for each, _ in held)
+        if splits is None and handle.kind is not HandleKind.COMMON and rows >= TOGETHER_ROWS_MIN:
+            with suppress(CorruptRow):  # one by one it is told with its transaction
+                found = changed(handle, _table_rows(held), keeps_gone=True)
+                if self._moved_op == _UPDATE or len(found.keys) == rows:
+                    return _of_changed(held, found)
+        return _of_rows(held, handle, splits, self._moved_op)
+
+
+def _table_rows(held: _Held) -> TableRows:
+    """In place of a commit_ts each has the number of its transaction."""
+    of = [rows.mutation for rows, _ in held]
+    inserts = RowSpans.joined(list(chain.from_iterable(each.inserted for each in of)))
+    updates = RowSpans.joined(list(chain.from_iterable(each.updated for each in of)))
+    deletes = RowSpans.joined(list(chain.from_iterable(each.deleted for each in of)))
+    sequence = np.frombuffer(b"".join(each.sequence for each in of), np.uint8)
+    number = np.arange(len(held))
+    of_step = number.repeat([len(each.sequence) for each in of])
+    version = np.array([rows.schema_version for rows, _ in held], np.int64)
+    return TableRows(inserts, updates, deletes, sequence, of_step, number, version)
+
+
+def _of_changed(held: _Held, found: Changed) -> pa.RecordBatch:
+    number = found.commit_ts
+    commit_ts = np.array([rows.commit_ts for rows, _ in held], np.int64)
+    begins = np.array([seq for _, seq in held], np.int32)
+    columns = {
+        "table_id": np.full(len(number), held[0][0].table.info.id, np.int64),
+        "key": found.key_bytes(),
+        "commit_ts": commit_ts[number],
+        "seq": begins[number] + found.seq,
+        "op": _OPS[found.kinds],
+        "schema_version": found.schema_version,
+        "row": found.rows,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=EVENTS)
+
+
+def _of_rows(held: _Held, handle: Handle, splits: _Splits | None, moved_op: int) -> pa.RecordBatch:
+    found = [
+        (rows.table.info.id, key, rows.commit_ts, seq, op, rows.schema_version, row)
+        for rows, begin in held
+        for seq, op, key, row in _changes(rows, handle, splits, moved_op, begin)
+    ]
+    columns = zip(*found, strict=True)
+    arrays = [pa.array(column, of) for column, of in zip(columns, EVENTS.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)
 
 
 def packed_steps(runs: Iterable[pa.RecordBatch | SchemaChange]) -> Iterator[pa.RecordBatch]:
@@ -100,7 +184,7 @@ def packed_steps(runs: Iterable[pa.RecordBatch | SchemaChange]) -> Iterator[pa.R
         if isinstance(each, SchemaChange):
             row = each.commit_ts, each.job.id, each.schema_state, each.query, None
         else:
-            row = each["commit_ts"][len(each) - 1].as_py(), 0, 0, None, arrow_stream(each)
+            row = pc.max(each["commit_ts"]).as_py(), 0, 0, None, arrow_stream(each)
         columns = [pa.array([value], of) for value, of in zip(row, STEPS.types, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=STEPS)
 
@@ -119,8 +203,8 @@ def steps_behind(
                 continue
             with pa.ipc.open_stream(changes.as_buffer()) as stream:
                 found = stream.read_next_batch()
-            begin = int(np.searchsorted(longs(found, "commit_ts"), after, "right"))
-            yield found.slice(begin)
+            is_news = pc.greater(found["commit_ts"], after)
+            yield found if pc.all(is_news).as_py() else found.filter(is_news)
 
 
 def changes_behind(after: Tso, steps: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -128,33 +212,28 @@ def changes_behind(after: Tso, steps: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     return (each for each in steps_behind(after, steps) if isinstance(each, pa.RecordBatch))
 
 
-class _Split(NamedTuple):
-    """Which updates are two changes, though their row handle stays, and what the second one is."""
-
-    is_one: Callable[[bytes], bool]
-    op: int
-
-
-def _may_move(table: TableAt) -> Callable[[bytes], bool]:
+def _may_move(table: TableAt) -> _Splits | None:
     """It may go to another partition, and keep its number, which need not be the only one there."""
     is_placed = handle_of(table.info).kind is HandleKind.HIDDEN and bool(table.info.partition_ids)
-    return lambda _: is_placed
+    return (lambda _: True) if is_placed else None
 
 
-def _primary_moves(table: TableAt) -> Callable[[bytes], bool]:
+def _primary_moves(table: TableAt) -> _Splits | None:
     """A primary key that is not the row handle may change."""
     primary = primary_of(table.info, table.version)
+    if primary is None:
+        return None
 
     def is_moved(row: bytes) -> bool:
-        if primary is None:
-            return False
         old, new = primary.updated(row)
         return old != new
 
     return is_moved
 
 
-def _changes(rows: WalkedRows, handle: Handle, split: _Split, seq: int) -> Iterator[_Change]:
+def _changes(
+    rows: WalkedRows, handle: Handle, splits: _Splits | None, moved_op: int, seq: int
+) -> Iterator[_Change]:
     try:
         for kind, row in rows_of(rows.mutation):
             gone: Put | None = None
@@ -165,8 +244,8 @@ def _changes(rows: WalkedRows, handle: Handle, split: _Split, seq: int) -> Itera
             elif kind == UPDATE:
                 left_key, put = updated(handle, row)
                 op = _UPDATE
-                if left_key is not None or split.is_one(row):
-                    images, op = both_images(handle, row), split.op
+                if left_key is not None or (splits is not None and splits(row)):
+                    images, op = both_images(handle, row), moved_op
                     gone = Put(images.old_key, images.old)
             else:
                 gone, put = last_image(handle, row), None
@@ -178,12 +257,3 @@ def _changes(rows: WalkedRows, handle: Handle, split: _Split, seq: int) -> Itera
     except CorruptRow as error:
         label = f"{rows.table.database}.{rows.table.info.name}"
         raise UnreadableRow(label, rows.commit_ts, str(error)) from error
-
-
-def _events(runs: Sequence[_Run], held: Sequence[_Change]) -> pa.RecordBatch:
-    *of_runs, counts = (np.array(each, np.int64) for each in zip(*runs, strict=True))
-    commit_ts, table_id, version = (np.repeat(each, counts) for each in of_runs)
-    seq, op, key, row = zip(*held, strict=True)
-    columns = table_id, key, commit_ts, seq, op, version, row
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, EVENTS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)

@@ -20,7 +20,6 @@ from binlogd.snapshot.log.prewrites import ParsedMutations, parse_mutations
 from binlogd.snapshot.log.reader import Slice, payloads_at
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
-    NUMBER_BYTES,
     Handle,
     HandleKind,
     Op,
@@ -214,15 +213,12 @@ def _batch(table_id: int, handle: Handle, rows: TableRows) -> pa.RecordBatch | N
     except CorruptRow:
         return None
     size = len(found.keys)
-    keys = found.keys.astype(">u8").tobytes()
-    ends = np.arange(0, NUMBER_BYTES * size + 1, NUMBER_BYTES, dtype=np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(keys)]
     columns = {
         "table_id": np.full(size, table_id, np.int64),
-        "key": pa.Array.from_buffers(pa.binary(), size, buffers),
+        "key": found.key_bytes(),
         "commit_ts": found.commit_ts,
         "seq": found.seq,
-        "op": np.where(found.is_gone, _DELETE, _PUT).astype(np.int8),
+        "op": np.where(found.kinds == DELETE, _DELETE, _PUT).astype(np.int8),
         "schema_version": found.schema_version,
         "row": found.rows,
     }

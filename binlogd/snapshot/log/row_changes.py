@@ -23,7 +23,15 @@ from binlogd.snapshot.log.datums import (
     offsets,
     stretches,
 )
-from binlogd.snapshot.log.rowkey import Handle, deleted, inserted, updated
+from binlogd.snapshot.log.rowkey import (
+    NUMBER_BYTES,
+    Handle,
+    both_images,
+    deleted,
+    inserted,
+    last_image,
+    updated,
+)
 from binlogd.tidb.datum import Flag, as_signed
 from binlogd.tidb.varint import varint
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE
@@ -46,23 +54,32 @@ class TableRows(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """Changes of one table, in any order; a row that `is_gone` is empty."""
+    """Changes of one table, in any order. Of `kinds`, DELETE is of rows that are no more under
+    their key; these are empty, or as they were if that was asked for."""
 
     keys: Numbers
     commit_ts: Longs
     seq: npt.NDArray[np.int32]
-    is_gone: Mask
+    kinds: npt.NDArray[np.uint8]
     schema_version: Longs
     rows: pa.Array
 
+    def key_bytes(self) -> pa.Array:
+        """The keys as events have them."""
+        size = len(self.keys)
+        ends = np.arange(0, NUMBER_BYTES * size + 1, NUMBER_BYTES, dtype=np.int32)
+        data = self.keys.astype(">u8").tobytes()
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), size, buffers)
 
-def changed(handle: Handle, table: TableRows) -> Changed:
+
+def changed(handle: Handle, table: TableRows, *, keeps_gone: bool = False) -> Changed:
     """What some transactions changed in a table with a handle that is a number.
 
     Raises CorruptRow, of any of them.
     """
     news = _updated(handle, table.updates)
-    gone = _deleted(handle, table.deletes)
+    gone, deleted_rows = _deleted(handle, table.deletes, keeps_rows=keeps_gone)
     kinds, of = table.sequence, table.of
     is_update = kinds == UPDATE
     is_move = np.zeros(len(kinds), np.int64)
@@ -79,17 +96,33 @@ def changed(handle: Handle, table: TableRows) -> Changed:
     seqs = seq[of_change]
     seqs[len(seqs) - len(left) :] -= 1
     inserts = table.inserts
-    nothing = pa.array([b""] * (sizes[2] + sizes[3]), pa.binary())
+    moved = np.flatnonzero(is_move[is_update]).tolist() if keeps_gone else ()
+    left_rows = (
+        pa.array([both_images(handle, table.updates[each]).old for each in moved], pa.binary())
+        if keeps_gone
+        else _nothing(len(left))
+    )
     return Changed(
         np.concatenate(
             [_inserted(handle, inserts), news.keys, gone, news.old_keys[is_move[is_update] != 0]]
         ),
         table.commit_ts[of[of_change]],
         seqs.astype(np.int32),
-        np.repeat(np.array([False, False, True, True]), sizes),
+        np.repeat(np.array([INSERT, UPDATE, DELETE, DELETE], np.uint8), sizes),
         table.schema_version[of[of_change]],
-        pa.concat_arrays([stretches(inserts, inserts.begins, inserts.ends), news.rows, nothing]),
+        pa.concat_arrays(
+            [
+                stretches(inserts, inserts.begins, inserts.ends),
+                news.rows,
+                deleted_rows,
+                left_rows,
+            ]
+        ),
     )
+
+
+def _nothing(size: int) -> pa.Array:
+    return pa.array([b""] * size, pa.binary())
 
 
 def _inserted(handle: Handle, many: RowSpans) -> Numbers:
@@ -99,12 +132,28 @@ def _inserted(handle: Handle, many: RowSpans) -> Numbers:
     return keys
 
 
-def _deleted(handle: Handle, many: RowSpans) -> Numbers:
+def _deleted(handle: Handle, many: RowSpans, *, keeps_rows: bool) -> tuple[Numbers, pa.Array]:
     found = columns(many, many.begins)
     keys, is_plain = _keys(many, handle, found)
-    for slow in np.flatnonzero(found.is_slow | ~is_plain).tolist():
+    is_slow = found.is_slow | ~is_plain
+    for slow in np.flatnonzero(is_slow).tolist():
         keys[slow] = int.from_bytes(deleted(handle, many[slow]).key, "big")
-    return keys
+    if not keeps_rows or not len(many):
+        return keys, _nothing(len(many))
+    if is_slow.any():
+        rows = [last_image(handle, many[each]).row for each in range(len(many))]
+        return keys, pa.array(rows, pa.binary())
+    at, here = np.argmax(found.ids == handle.column_ids[0], axis=0), np.arange(len(many))
+    handles = _handles(many, found.begins[at, here], found.ends[at, here], keys)
+    whole = stretches(many, many.begins, many.ends)
+    return keys, pc.binary_join_element_wise(handles, whole, b"")
+
+
+def _handles(many: RowSpans, begins: Longs, ends: Longs, keys: Numbers) -> pa.Array:
+    """The datums of handles as an inserted row has them in front."""
+    if (many.data[begins] == _VARINT).all():
+        return stretches(many, begins, ends)
+    return pa.array((b"\x08" + varint(as_signed(key)) for key in keys.tolist()), pa.binary())
 
 
 class _News(NamedTuple):
@@ -163,11 +212,7 @@ def _plain_updates(handle: Handle, many: RowSpans, found: Columns, numbers: Long
     here = np.arange(len(at))
     begins, ends = new.begins[at, here][is_plain], new.ends[at, here][is_plain]
     keys, old_keys = keys[is_plain], old_keys[is_plain]
-    if (many.data[begins] == _VARINT).all():
-        handles = stretches(many, begins, ends)
-    else:
-        signed = (b"\x08" + varint(as_signed(key)) for key in keys.tolist())
-        handles = pa.array(signed, pa.binary())
+    handles = _handles(many, begins, ends, keys)
     contents = stretches(many, old.ends[-1][is_plain], many.ends[numbers][is_plain])
     return _Plain(is_plain, keys, old_keys, pc.binary_join_element_wise(handles, contents, b""))
 

@@ -105,7 +105,7 @@ class _Part:
             self._schemas = self._schemas or self._schema_before(step.commit_ts)
             self._ddl(self._schemas, step)
         else:
-            self._schemas = self._schemas or self._schema_before(step["commit_ts"][0].as_py())
+            self._schemas = self._schemas or self._schema_before(pc.min(step["commit_ts"]).as_py())
             self._hold(self._schemas, step)
 
     def close(self) -> Iterator[tuple[str, list[str]]]:

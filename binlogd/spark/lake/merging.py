@@ -163,7 +163,9 @@ def of_tables(
     the table that its row belongs to by then. Raises UnreadableRow."""
     wanted = pa.array(batch.after, pa.int64())
     for changes in followed(batch.moves, changes_behind(after, steps)):
-        yield changes.filter(pc.is_in(changes["table_id"], value_set=wanted))
+        found = changes.filter(pc.is_in(changes["table_id"], value_set=wanted))
+        if found.num_rows:
+            yield found
 
 
 def spread(

@@ -166,7 +166,7 @@ def test_of_a_key_that_was_written_ever_again_few_changes_are_held(
         for change in changes_in(changes, 100):
             _put(change, held)
         assert +held == fold.rows(last, 100)
-    told = r"s\.numbers: \d+ changes .* bytes, .* 100 bytes can be; export in steps"
+    told = r"s\.numbers: \d+ changes .* bytes, .* 100 bytes can be; take less"
     with folded_at(1, 100), pytest.raises(TooLargePiece, match=told):
         exports.changes(Tso(first), Tso(last), options)
 

@@ -28,8 +28,10 @@ from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
     Handle,
     HandleKind,
+    both_images,
     deleted,
     inserted,
+    last_image,
     pairs,
     updated,
 )
@@ -120,7 +122,7 @@ def mutation(of: Table, rows: list[tuple[int, dict[int, Value], dict[int, Value]
     return Mutation(of.id, lists[0], lists[1], lists[4], bytes(kind for kind, _, _ in rows))
 
 
-def one_by_one(handle: Handle, runs: list[Run]) -> list[tuple[Any, ...]]:
+def one_by_one(handle: Handle, runs: list[Run], *, keeps_gone: bool) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for run in runs:
         rows = {
@@ -128,18 +130,20 @@ def one_by_one(handle: Handle, runs: list[Run]) -> list[tuple[Any, ...]]:
             1: iter(run.change.updated),
             4: iter(run.change.deleted),
         }
-        told: list[tuple[bytes, bool, bytes]] = []
+        told: list[tuple[bytes, int, bytes]] = []
         for kind in run.change.sequence:
             row = next(rows[kind])
             if kind == 0:
                 put = inserted(handle, row)
-                told.append((put.key, False, put.row))
+                told.append((put.key, 0, put.row))
             elif kind == 1:
                 gone, put = updated(handle, row)
-                told += [(gone.key, True, b"")] if gone else []
-                told.append((put.key, False, put.row))
+                left = both_images(handle, row).old if keeps_gone else b""
+                told += [(gone.key, 4, left)] if gone else []
+                told.append((put.key, 1, put.row))
             else:
-                told.append((deleted(handle, row).key, True, b""))
+                left = last_image(handle, row).row if keeps_gone else b""
+                told.append((deleted(handle, row).key, 4, left))
         found += [(run.commit_ts, seq, run.schema_version, *each) for seq, each in enumerate(told)]
     return sorted(found)
 
@@ -166,15 +170,15 @@ def table_rows(runs: list[Run]) -> TableRows:
     )
 
 
-def together(handle: Handle, runs: list[Run]) -> list[tuple[Any, ...]]:
-    found = changed(handle, table_rows(runs))
+def together(handle: Handle, runs: list[Run], *, keeps_gone: bool) -> list[tuple[Any, ...]]:
+    found = changed(handle, table_rows(runs), keeps_gone=keeps_gone)
     keys = [each.to_bytes(8, "big") for each in found.keys.tolist()]
     columns_of = (found.commit_ts, found.seq, found.schema_version)
     return sorted(
         zip(
             *(each.tolist() for each in columns_of),
             keys,
-            found.is_gone.tolist(),
+            found.kinds.tolist(),
             found.rows.to_pylist(),
             strict=True,
         )
@@ -189,16 +193,23 @@ def outcome(read: Callable[[], object]) -> object:
 
 
 @settings(max_examples=25)
-@given(st.sampled_from(sorted(TABLES)), st.lists(st.lists(row_changes, min_size=1), min_size=1))
+@given(
+    st.booleans(),
+    st.sampled_from(sorted(TABLES)),
+    st.lists(st.lists(row_changes, min_size=1), min_size=1),
+)
 def test_keys_and_rows_are_what_they_are_one_by_one(
-    name: str, transactions: list[list[tuple[int, dict[int, Value], dict[int, Value]]]]
+    keeps_gone: bool,  # noqa: FBT001 - drawn
+    name: str,
+    transactions: list[list[tuple[int, dict[int, Value], dict[int, Value]]]],
 ) -> None:
     of, handle = TABLES[name]
     runs = [
         Run(mutation(of, rows), 10 * number, 100 + number)
         for number, rows in enumerate(transactions)
     ]
-    assert together(handle, runs) == one_by_one(handle, runs)
+    found = together(handle, runs, keeps_gone=keeps_gone)
+    assert found == one_by_one(handle, runs, keeps_gone=keeps_gone)
 
 
 @settings(max_examples=40)
@@ -208,6 +219,7 @@ def test_keys_and_rows_are_what_they_are_one_by_one(
     values,
     values,
     st.data(),
+    st.booleans(),
 )
 def test_a_damaged_row_is_told_as_it_is_by_itself(
     name: str,
@@ -215,6 +227,7 @@ def test_a_damaged_row_is_told_as_it_is_by_itself(
     old: dict[int, Value],
     new: dict[int, Value],
     data: st.DataObject,
+    keeps_gone: bool,  # noqa: FBT001 - drawn
 ) -> None:
     of, handle = TABLES[name]
     row = bytearray(encoded(of, kind, old, new))
@@ -227,7 +240,9 @@ def test_a_damaged_row_is_told_as_it_is_by_itself(
     rows: dict[int, list[bytes]] = {0: [], 1: [], 4: []}
     rows[kind] = [good, bytes(row), good]
     runs = [Run(Mutation(of.id, rows[0], rows[1], rows[4], bytes([kind] * 3)), 5, 1)]
-    assert outcome(lambda: together(handle, runs)) == outcome(lambda: one_by_one(handle, runs))
+    assert outcome(lambda: together(handle, runs, keeps_gone=keeps_gone)) == outcome(
+        lambda: one_by_one(handle, runs, keeps_gone=keeps_gone)
+    )
 
 
 @given(
