@@ -4,29 +4,32 @@ Rows are decoded later, where they are written; so bytes go on. A change of a ke
 old and a PUT of the new one. The form `changes` is for who takes the last change of each row
 handle, `changelog` for who keeps them all: there the primary key is a key too.
 
-Through Spark they go thousands in a row of its own: what it does for a row costs more than all that
-is done with a change here.
+The rows of many transactions are gone through together, table by table, where the handle is a
+number; any others, and those in a form that TiDB does not write, one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import suppress
-from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from binlogd.binlog import CommittedBinlog
 from binlogd.errors import CorruptRow, UnreadableRow
-from binlogd.snapshot.log.datums import RowSpans, arrow_stream, longs
+from binlogd.snapshot.log.datums import Longs, Mask, RowSpans, longs
 from binlogd.snapshot.log.events import (
     BATCH_BYTES_MAX,
     EVENTS,
+    TOGETHER_BYTES,
     TOGETHER_ROWS_MIN,
 )
-from binlogd.snapshot.log.row_changes import Changed, TableRows, changed
+from binlogd.snapshot.log.prewrites import ParsedMutations, parse_mutations
+from binlogd.snapshot.log.row_changes import changed
 from binlogd.snapshot.log.rowkey import (
+    SEQ_STEP,
     Handle,
     HandleKind,
     Op,
@@ -37,40 +40,26 @@ from binlogd.snapshot.log.rowkey import (
     last_image,
     updated,
 )
-from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.net import primary_of
 from binlogd.spark.request import ReadRequest
-from binlogd.spark.rows import SEQ_STEP, numbered
-from binlogd.spark.walk import SchemaChange, Step, WalkedRows
+from binlogd.spark.walk import LogWalk, SchemaChange, WalkedRows
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.per_table import PerTable
-from binlogd.tso import Tso
+from binlogd.tidb.schema import is_reserved
+from binlogd.wire import peek
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
+from binlogd.wire.mutation import LARGE_BYTES
 
-RUN_ROWS = 65_536
-"""Of changes that are made together, at most `BATCH_BYTES_MAX`."""
-STEPS = pa.schema(
-    [
-        ("commit_ts", pa.int64()),
-        ("ddl_job_id", pa.int64()),
-        ("ddl_state", pa.int32()),
-        ("ddl_query", pa.string()),
-        ("changes", pa.binary()),
-    ]
-)
-"""A DDL, or, with a `ddl_job_id` of 0, changes between two DDL as an Arrow stream of `EVENTS`, by
-table and time, the last of which has this `commit_ts`.
-
-Their `op` is that of rowkey, with UPDATE for a PUT of a row that was there: under whatever key, in
-a changelog under the same one. `row` of a DELETE is the row that went. `seq` is that of typed rows.
-"""
-
+BATCH_ROWS = 65_536
+"""Of a large transaction, at most `BATCH_BYTES_MAX` of them."""
 _Change = tuple[int, int, bytes, bytes]
 """seq, op, key, row."""
+_Event = tuple[int, bytes, int, int, int, int, bytes]
+"""One of `EVENTS`."""
 _Splits = Callable[[bytes], bool]
 """Which updates are two changes, though their row handle stays."""
-_Held = list[tuple[WalkedRows, int]]
-"""With the `seq` of the first change."""
+_Seen = tuple[int, int]
+"""A table id, and the schema version of rows of it."""
 _PUT, _UPDATE, _DELETE = Op.PUT.value, Op.UPDATE.value, Op.DELETE.value
 _OPS = np.zeros(max(INSERT, UPDATE, DELETE) + 1, np.int8)
 """By the kind of a row."""
@@ -78,138 +67,180 @@ _OPS[[INSERT, UPDATE, DELETE]] = _PUT, _UPDATE, _DELETE
 
 
 def change_runs(
-    request: ReadRequest, steps: Iterable[Step]
+    request: ReadRequest, walk: LogWalk, binlogs: Iterable[CommittedBinlog]
 ) -> Iterator[pa.RecordBatch | SchemaChange]:
-    """Each DDL, and between them `EVENTS`, by table and time. Raises UnreadableRow."""
-    run = _Run(is_log=request.form == "changelog")
-    wants = PerTable(lambda table: request.wants(table.database, table.info.name))
-    for step, seq in numbered(steps):
-        if isinstance(step, SchemaChange):
-            yield from run.take()
-            yield step
-        elif wants.of(step.table):
-            run.add(step, seq * SEQ_STEP)
-            if run.is_full:
+    """Each DDL, and between them `EVENTS`, by table and time.
+
+    Their `op` is that of rowkey, with UPDATE for a PUT of a row that was there: under whatever key,
+    in a changelog under the same one. `row` of a DELETE is the row that went. `seq` is that of
+    typed rows. Raises MissingDdlJob, UnknownTable, UnreadableRow.
+    """
+    run = _Run(request, walk)
+    with walk.reading():
+        for binlog in walk.begun(binlogs):
+            ddl = peek.ddl(binlog.payload)
+            if ddl is not None:
                 yield from run.take()
-    yield from run.take()
+                yield from walk.ddl(binlog, ddl)
+            elif len(binlog.payload) > LARGE_BYTES:
+                yield from run.take()
+                yield from run.alone(binlog)
+            else:
+                run.add(binlog)
+                if run.is_full:
+                    yield from run.take()
+        yield from run.take()
+
+
+class _Parsed(NamedTuple):
+    """Mutations of some transactions that were parsed together; of each of them its transaction's
+    commit_ts, the `seq` of its first change, and its place among `seen`, each with its table."""
+
+    found: ParsedMutations
+    commit_ts: Longs
+    begins: Longs
+    of_seen: Longs
+    seen: list[_Seen]
+    tables: list[TableAt | None]
 
 
 class _Run:
-    """Changes between two DDL, those of a table together."""
+    """Transactions between two DDL."""
 
-    def __init__(self, *, is_log: bool) -> None:
-        self._moved_op = _PUT if is_log else _UPDATE
+    def __init__(self, request: ReadRequest, walk: LogWalk) -> None:
+        is_log = request.form == "changelog"
+        self._walk, self._moved_op = walk, _PUT if is_log else _UPDATE
+        self._wants = PerTable(lambda of: request.wants(of.database, of.info.name))
         self._splits = PerTable(_primary_moves if is_log else _may_move)
         self._handles = PerTable(lambda table: handle_of(table.info))
-        self._held: dict[int, _Held] = {}
-        self._rows = self._bytes = 0
+        self._held = list[CommittedBinlog]()
+        self._bytes = 0
 
-    def add(self, rows: WalkedRows, seq: int) -> None:
-        """What a transaction did to a table."""
-        self._held.setdefault(id(rows.table), []).append((rows, seq))
-        of = rows.mutation
-        self._rows += len(of.sequence)
-        self._bytes += sum(sum(map(len, each)) for each in (of.inserted, of.updated, of.deleted))
+    def add(self, binlog: CommittedBinlog) -> None:
+        """One more."""
+        self._held.append(binlog)
+        self._bytes += len(binlog.payload)
 
     @property
     def is_full(self) -> bool:
         """Whether it is as much as should be in memory."""
-        return self._rows >= RUN_ROWS or self._bytes >= BATCH_BYTES_MAX
+        return self._bytes >= TOGETHER_BYTES
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """All of them, if there are some. Raises UnreadableRow."""
-        if self._held:
-            found = pa.concat_batches([self._batch(held) for held in self._held.values()])
-            columns = [longs(found, name) for name in ("seq", "commit_ts", "table_id")]
-            self._held.clear()
-            self._rows = self._bytes = 0
-            yield found.take(pa.array(np.lexsort(columns)))
+        """The changes of all of them, if there are some. Raises UnknownTable, UnreadableRow."""
+        if not self._held:
+            return
+        parsed = self._parsed()
+        done, batches = set[_Seen](), list[pa.RecordBatch]()
+        for table, places in _by_table(parsed.tables):
+            batch = self._together(table, parsed, np.isin(parsed.of_seen, places))
+            if batch is not None:
+                batches.append(batch)
+                done.update(parsed.seen[each] for each in places)
+        batches.append(_events([row for each in self._left(parsed, done) for row in each]))
+        self._held.clear()
+        self._bytes = 0
+        found = pa.concat_batches(batches)
+        order = np.lexsort([longs(found, name) for name in ("seq", "commit_ts", "table_id")])
+        if len(order):
+            yield found.take(pa.array(order))
 
-    def _batch(self, held: _Held) -> pa.RecordBatch:
-        table = held[0][0].table
-        handle, splits = self._handles.of(table), self._splits.of(table)
-        rows = sum(len(each.mutation.sequence) for each, _ in held)
-        if splits is None and handle.kind is not HandleKind.COMMON and rows >= TOGETHER_ROWS_MIN:
-            with suppress(CorruptRow):  # one by one it is told with its transaction
-                found = changed(handle, _table_rows(held), keeps_gone=True)
-                if self._moved_op == _UPDATE or len(found.keys) == rows:
-                    return _of_changed(held, found)
-        return _of_rows(held, handle, splits, self._moved_op)
+    def alone(self, binlog: CommittedBinlog) -> Iterator[pa.RecordBatch]:
+        """The changes of a large transaction, some at a time. Raises as `take`."""
+        rows, size = list[_Event](), 0
+        for each in self._rows(binlog, frozenset()):
+            rows.append(each)
+            size += len(each[1]) + len(each[-1])
+            if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES_MAX:
+                yield _events(rows)
+                rows, size = [], 0
+        if rows:
+            yield _events(rows)
+
+    def _parsed(self) -> _Parsed:
+        """Raises UnknownTable."""
+        payloads = RowSpans.joined([bytes(each.payload) for each in self._held])
+        found = parse_mutations(payloads, lambda table_id: not is_reserved(table_id))
+        every = np.array([each.commit_ts for each in self._held], np.int64)
+        commit_ts = every[found.of_prewrite]
+        keys = np.stack([found.table_id, found.schema_version[found.of_prewrite]], axis=1)
+        pairs, first, of_seen = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        seen = [(table_id, version) for table_id, version in pairs.tolist()]
+        tables = [
+            self._walk.table(*of, commit_ts[at].item())
+            for of, at in zip(seen, first.tolist(), strict=True)
+        ]
+        of_seen = of_seen.reshape(-1)
+        counts = np.bincount(found.of_step, minlength=len(commit_ts))
+        counts[~np.array([each is not None for each in tables], bool)[of_seen]] = 0
+        before = np.cumsum(counts) - counts
+        begins = before - before[np.searchsorted(found.of_prewrite, found.of_prewrite)]
+        return _Parsed(found, commit_ts, SEQ_STEP * begins, of_seen, seen, tables)
+
+    def _together(self, table: TableAt, parsed: _Parsed, is_ours: Mask) -> pa.RecordBatch | None:
+        """None for what is to be gone through one by one; for a row that is corrupt too, which is
+        told with its transaction then."""
+        handle = self._handles.of(table)
+        if not self._wants.of(table) or handle.kind is HandleKind.COMMON:
+            return None
+        rows = parsed.found.rows_of(is_ours, np.arange(np.count_nonzero(is_ours)))
+        if self._splits.of(table) is not None or len(rows.sequence) < TOGETHER_ROWS_MIN:
+            return None
+        with suppress(CorruptRow):
+            found = changed(handle, rows, keeps_gone=True)
+            if self._moved_op == _PUT and len(found.keys) > len(rows.sequence):
+                return None
+            of = found.commit_ts
+            columns = {
+                "table_id": np.full(len(of), table.info.id, np.int64),
+                "key": found.key_bytes(),
+                "commit_ts": parsed.commit_ts[is_ours][of],
+                "seq": (parsed.begins[is_ours][of] + found.seq).astype(np.int32),
+                "op": _OPS[found.kinds],
+                "schema_version": found.schema_version,
+                "row": found.rows,
+            }
+            return pa.RecordBatch.from_pydict(columns, schema=EVENTS)
+        return None
+
+    def _left(self, parsed: _Parsed, done: Set[_Seen]) -> Iterator[Iterator[_Event]]:
+        """What was not gone through together."""
+        found = parsed.found
+        tables = zip(parsed.seen, parsed.tables, strict=True)
+        is_wanted = [
+            of not in done and table is not None and self._wants.of(table) for of, table in tables
+        ]
+        is_left = found.is_slow.copy()
+        is_left[found.of_prewrite[np.array(is_wanted, bool)[parsed.of_seen]]] = True
+        for number in np.flatnonzero(is_left).tolist():
+            passed = frozenset() if found.is_slow[number] else done
+            yield self._rows(self._held[number], passed)
+
+    def _rows(self, binlog: CommittedBinlog, passed: Set[_Seen]) -> Iterator[_Event]:
+        begin = 0
+        for rows in self._walk.rows(binlog):
+            table, version, seq = rows.table, rows.schema_version, begin * SEQ_STEP
+            begin += len(rows.mutation.sequence)
+            if (table.info.id, version) in passed or not self._wants.of(table):
+                continue
+            of = self._handles.of(table), self._splits.of(table), self._moved_op, seq
+            for at, op, key, row in _changes(rows, *of):
+                yield table.info.id, key, binlog.commit_ts, at, op, version, row
 
 
-def _table_rows(held: _Held) -> TableRows:
-    """In place of a commit_ts each has the number of its transaction."""
-    of = [rows.mutation for rows, _ in held]
-    inserts = RowSpans.joined(list(chain.from_iterable(each.inserted for each in of)))
-    updates = RowSpans.joined(list(chain.from_iterable(each.updated for each in of)))
-    deletes = RowSpans.joined(list(chain.from_iterable(each.deleted for each in of)))
-    sequence = np.frombuffer(b"".join(each.sequence for each in of), np.uint8)
-    number = np.arange(len(held))
-    of_step = number.repeat([len(each.sequence) for each in of])
-    version = np.array([rows.schema_version for rows, _ in held], np.int64)
-    return TableRows(inserts, updates, deletes, sequence, of_step, number, version)
+def _by_table(tables: Iterable[TableAt | None]) -> Iterator[tuple[TableAt, list[int]]]:
+    """Each of them, with its places."""
+    found: dict[int, tuple[TableAt, list[int]]] = {}
+    for place, table in enumerate(tables):
+        if table is not None:
+            found.setdefault(id(table), (table, []))[1].append(place)
+    yield from found.values()
 
 
-def _of_changed(held: _Held, found: Changed) -> pa.RecordBatch:
-    number = found.commit_ts
-    commit_ts = np.array([rows.commit_ts for rows, _ in held], np.int64)
-    begins = np.array([seq for _, seq in held], np.int32)
-    columns = {
-        "table_id": np.full(len(number), held[0][0].table.info.id, np.int64),
-        "key": found.key_bytes(),
-        "commit_ts": commit_ts[number],
-        "seq": begins[number] + found.seq,
-        "op": _OPS[found.kinds],
-        "schema_version": found.schema_version,
-        "row": found.rows,
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=EVENTS)
-
-
-def _of_rows(held: _Held, handle: Handle, splits: _Splits | None, moved_op: int) -> pa.RecordBatch:
-    found = [
-        (rows.table.info.id, key, rows.commit_ts, seq, op, rows.schema_version, row)
-        for rows, begin in held
-        for seq, op, key, row in _changes(rows, handle, splits, moved_op, begin)
-    ]
-    columns = zip(*found, strict=True)
+def _events(rows: list[_Event]) -> pa.RecordBatch:
+    columns = [[row[at] for row in rows] for at in range(len(EVENTS))]
     arrays = [pa.array(column, of) for column, of in zip(columns, EVENTS.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)
-
-
-def packed_steps(runs: Iterable[pa.RecordBatch | SchemaChange]) -> Iterator[pa.RecordBatch]:
-    """`STEPS`, one at a time."""
-    for each in runs:
-        row: tuple[object, ...]
-        if isinstance(each, SchemaChange):
-            row = each.commit_ts, each.job.id, each.schema_state, each.query, None
-        else:
-            row = pc.max(each["commit_ts"]).as_py(), 0, 0, None, arrow_stream(each)
-        columns = [pa.array([value], of) for value, of in zip(row, STEPS.types, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=STEPS)
-
-
-def steps_behind(
-    after: Tso, steps: Iterable[pa.RecordBatch]
-) -> Iterator[DdlBinlog | pa.RecordBatch]:
-    """Each DDL of `STEPS` behind a commit_ts, and `EVENTS` between them."""
-    for batch in steps:
-        for commit_ts, job_id, state, query, changes in zip(*batch, strict=True):
-            if commit_ts.as_py() <= after:
-                continue
-            if job_id.as_py():
-                job = job_id.as_py(), state.as_py(), query.as_py()
-                yield DdlBinlog(Tso(commit_ts.as_py()), *job)
-                continue
-            with pa.ipc.open_stream(changes.as_buffer()) as stream:
-                found = stream.read_next_batch()
-            is_news = pc.greater(found["commit_ts"], after)
-            yield found if pc.all(is_news).as_py() else found.filter(is_news)
-
-
-def changes_behind(after: Tso, steps: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`EVENTS` of `STEPS` behind a commit_ts."""
-    return (each for each in steps_behind(after, steps) if isinstance(each, pa.RecordBatch))
 
 
 def _may_move(table: TableAt) -> _Splits | None:
@@ -234,6 +265,7 @@ def _primary_moves(table: TableAt) -> _Splits | None:
 def _changes(
     rows: WalkedRows, handle: Handle, splits: _Splits | None, moved_op: int, seq: int
 ) -> Iterator[_Change]:
+    """Raises UnreadableRow."""
     try:
         for kind, row in rows_of(rows.mutation):
             gone: Put | None = None

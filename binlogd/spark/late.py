@@ -65,7 +65,7 @@ def late_rows(source: Input, batch: LakeBatch, asked: ReadRequest, start: Tso) -
         )
     late = _Late(batch, frozenset(dropping), frozenset(writing_twice))
     walk = LogWalk(source.history(), partial(jobs_with, source))
-    for rows in change_runs(asked, walk.steps(source.binlogs(after, start))):
+    for rows in change_runs(asked, walk, source.binlogs(after, start)):
         if isinstance(rows, SchemaChange):
             continue
         for row in rows.to_pylist():

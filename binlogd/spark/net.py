@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.log.rowkey import (
+    SEQ_STEP,
     Handle,
     HandleKind,
     PrimaryKey,
@@ -29,7 +30,6 @@ from binlogd.spark.request import ReadRequest
 from binlogd.spark.rows import (
     BATCH_ROWS,
     DELETE,
-    SEQ_STEP,
     Change,
     Typed,
     TypedTable,

@@ -29,7 +29,6 @@ from binlogd.snapshot.log.packets import PACKETS, PIECE_BYTES
 from binlogd.snapshot.log.scan import ddl_of
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.base_loader import LoadedBase
-from binlogd.spark.changes import STEPS, changes_behind
 from binlogd.spark.counts import READ, RowCounts, by_table, counted, total
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import Input, open_input
@@ -50,6 +49,7 @@ from binlogd.spark.metrics import PipelineFigures
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
+from binlogd.spark.steps import STEPS, changes_behind
 from binlogd.tidb.model import Job
 from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT
 from binlogd.tso import Tso

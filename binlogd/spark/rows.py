@@ -17,6 +17,7 @@ import pyarrow as pa
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRow, SchemaChanged, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column
+from binlogd.snapshot.log.rowkey import SEQ_STEP
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.walk import SchemaChange, Step, WalkedRows
@@ -36,9 +37,6 @@ TRUNCATE, DROP, DDL = "truncate", "drop", "ddl"
 
 MARKS = (("_commit_ts", pa.int64()), ("_seq", pa.int32()), ("_op", pa.string()))
 """Before the columns of a table: when, the place within the transaction, and what was done."""
-
-SEQ_STEP = 2
-"""A row change may be two: the end of one key, and the beginning of another."""
 
 RAW = pa.schema(
     [

@@ -30,7 +30,7 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.formats.columns import spark_type
-from binlogd.spark.changes import STEPS, change_runs, packed_steps
+from binlogd.spark.changes import change_runs
 from binlogd.spark.inputs import Input, jobs_with, open_input
 from binlogd.spark.net import Net
 from binlogd.spark.request import ReadRequest, request
@@ -44,6 +44,7 @@ from binlogd.spark.rows import (
     typed_schema,
     wanted_table,
 )
+from binlogd.spark.steps import STEPS, packed_steps
 from binlogd.spark.walk import LogWalk, schema_as_of
 from binlogd.tso import Tso
 
@@ -151,12 +152,13 @@ class _Reading:
         if asked.form == "binlog":
             yield from binlog_batches(binlogs)
             return
-        steps = LogWalk(source.history(), partial(jobs_with, source)).steps(binlogs)
+        walk = LogWalk(source.history(), partial(jobs_with, source))
+        if asked.form in ("changes", "changelog"):
+            yield from packed_steps(change_runs(asked, walk, binlogs))
+            return
+        steps = walk.steps(binlogs)
         if asked.form == "raw":
             yield from JsonRows(asked).batches(steps)
-            return
-        if asked.form in ("changes", "changelog"):
-            yield from packed_steps(change_runs(asked, steps))
             return
         assert partition.wanted is not None, "a typed read knows its table"
         typed = Typed(asked, partition.wanted, arrow_schema(self._schema))

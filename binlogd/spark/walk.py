@@ -8,8 +8,8 @@ done to which table is told by ids; names are those of the moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import MalformedBinlog, MissingDdlJob, UnknownTable, UnreadableRow
@@ -65,24 +65,31 @@ class LogWalk:
 
     def steps(self, binlogs: Iterable[CommittedBinlog]) -> Iterator[Step]:
         """What they say, in commit order. Raises MissingDdlJob, UnknownTable, UnreadableRow."""
-        stream = iter(binlogs)
-        first = next(stream, None)
-        if first is None:
-            return
-        try:
-            self._begin(first)
-            for binlog in chain((first,), stream):
+        with self.reading():
+            for binlog in self.begun(binlogs):
                 ddl = peek.ddl(binlog.payload)
-                yield from self._rows(binlog) if ddl is None else self._ddl(binlog, ddl)
+                yield from self.rows(binlog) if ddl is None else self.ddl(binlog, ddl)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What a payload is no binlog for is told as UnreadableRow."""
+        try:
+            yield
         except MalformedBinlog as error:
             raise UnreadableRow("an unreadable binlog", 0, str(error)) from error
 
-    def _begin(self, first: CommittedBinlog) -> None:
-        """The schema that the first transaction finds. Its own job, if it is a DDL, comes then."""
-        own = peek.peek(bytes(first.payload)).ddl_job_id
-        self._schema = self._known.tracker_at(first.commit_ts, own)
+    def begun(self, binlogs: Iterable[CommittedBinlog]) -> Iterator[CommittedBinlog]:
+        """The same, with the schema that the first transaction finds. Its own job, if it is a DDL,
+        comes then."""
+        stream = iter(binlogs)
+        for first in stream:
+            own = peek.peek(bytes(first.payload)).ddl_job_id
+            self._schema = self._known.tracker_at(first.commit_ts, own)
+            yield first
+            yield from stream
 
-    def _ddl(self, binlog: CommittedBinlog, body: peek.Body) -> Iterator[Step]:
+    def ddl(self, binlog: CommittedBinlog, body: peek.Body) -> Iterator[SchemaChange]:
+        """What a DDL does, if it is one of tables. Raises MissingDdlJob."""
         if body.is_setval:
             return
         job = self._job(body.ddl_job_id, binlog.commit_ts)
@@ -110,17 +117,20 @@ class LogWalk:
         self._jobs = {**self._jobs, **{job.id: job for job in new}}
         self._schema.load(new)
 
-    def _rows(self, binlog: CommittedBinlog) -> Iterator[Step]:
+    def rows(self, binlog: CommittedBinlog) -> Iterator[WalkedRows]:
+        """What a transaction did, table by table. Raises UnknownTable."""
         version, mutations = peek.changes(binlog.payload)
         for mutation in mutations:
-            table = self._schema.table_at(mutation.table_id, version)
-            if table is None:
-                table = self._late_table(mutation.table_id, version, binlog.commit_ts)
+            table = self.table(mutation.table_id, version, binlog.commit_ts)
             if table is not None and mutation.sequence:
                 yield WalkedRows(binlog.start_ts, binlog.commit_ts, version, table, mutation)
 
+    def table(self, table_id: int, version: int, commit_ts: Tso) -> TableAt | None:
+        """The one that rows see; None for one whose rows do not count. Raises UnknownTable."""
+        table = self._schema.table_at(table_id, version)
+        return table or self._late_table(table_id, version, commit_ts)
+
     def _late_table(self, table_id: int, version: int, commit_ts: Tso) -> TableAt | None:
-        """None for a table whose rows do not count. Raises UnknownTable."""
         if self._schema.is_truncated(table_id) or is_reserved(table_id):
             return None
         self._learn(0, commit_ts)

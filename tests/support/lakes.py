@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from binlogd.snapshot.log.packets import PACKETS
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
-from binlogd.spark.changes import steps_behind
 from binlogd.spark.counts import RowCounts, by_table, counted
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import appending, merging, moving
@@ -34,6 +33,7 @@ from binlogd.spark.pipeline import Range
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
+from binlogd.spark.steps import steps_behind
 from binlogd.tso import Tso
 from tests.support.logged import Logged, changes
 

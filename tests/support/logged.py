@@ -15,11 +15,11 @@ from pyiceberg.table import StaticTable
 from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import DdlBinlog
-from binlogd.spark.changes import steps_behind
 from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.rows import KEY_COLUMN
 from binlogd.spark.source import BinlogdSource, arrow_schema
+from binlogd.spark.steps import steps_behind
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.support import snapshot_reader
 from tests.support.data_directory import write_log
@@ -73,7 +73,7 @@ def changes_of(steps: pa.Table) -> list[dict[str, Any]]:
             found.append(asdict(each))
         else:
             found += ({**row, "job_id": 0} for row in each.to_pylist())
-    return found
+    return sorted(found, key=lambda each: (each["commit_ts"], each.get("seq", 0)))
 
 
 def renamed(logged: Logged) -> set[tuple[str, str]]:

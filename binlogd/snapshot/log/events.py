@@ -176,7 +176,6 @@ def _tables(
 ) -> Iterator[tuple[int, TableRows]]:
     """The tables that are read together, with what counts of them."""
     commit_ts = commit_ts[found.of_prewrite]
-    versions = found.schema_version[found.of_prewrite]
     ids, of_mutation = np.unique(found.table_id, return_inverse=True)
     counts = np.bincount(of_mutation[found.of_step], minlength=len(ids))
     for number, table_id in enumerate(ids.tolist()):
@@ -187,23 +186,7 @@ def _tables(
         if table_id in wanted.moves.known:
             continue
         is_ours = (of_mutation == number) & (commit_ts > wanted.since.get(table_id, 0))
-        local = np.cumsum(is_ours) - 1
-        rows, is_row = found.rows, is_ours[found.rows.of]
-        inserts, updates, deletes = (
-            found.prewrites.within(rows.begins[each], rows.ends[each])
-            for each in (is_row & (rows.kinds == kind) for kind in (INSERT, UPDATE, DELETE))
-        )
-        is_step = is_ours[found.of_step]
-        of_table = TableRows(
-            inserts,
-            updates,
-            deletes,
-            found.sequence[is_step],
-            local[found.of_step[is_step]],
-            commit_ts[is_ours],
-            versions[is_ours],
-        )
-        yield table_id, of_table
+        yield table_id, found.rows_of(is_ours, commit_ts[is_ours])
 
 
 def _batch(table_id: int, handle: Handle, rows: TableRows) -> pa.RecordBatch | None:

@@ -38,6 +38,7 @@ from binlogd.snapshot.log.datums import (
     uvarints,
 )
 from binlogd.snapshot.log.reader import Slice, payloads
+from binlogd.snapshot.log.row_changes import TableRows
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE
 from binlogd.wire.peek import NO_DDL, Head, body, peek
 
@@ -259,6 +260,25 @@ class ParsedMutations:
     """The kinds of rows in the order of execution, mutation after mutation."""
     of_step: Longs
     """Of each kind there, the number of its mutation."""
+
+    def rows_of(self, is_ours: Mask, commit_ts: Longs) -> TableRows:
+        """The rows of some mutations, which are of one table and committed then."""
+        local = np.cumsum(is_ours) - 1
+        rows, is_row = self.rows, is_ours[self.rows.of]
+        inserts, updates, deletes = (
+            self.prewrites.within(rows.begins[each], rows.ends[each])
+            for each in (is_row & (rows.kinds == kind) for kind in (INSERT, UPDATE, DELETE))
+        )
+        is_step = is_ours[self.of_step]
+        return TableRows(
+            inserts,
+            updates,
+            deletes,
+            self.sequence[is_step],
+            local[self.of_step[is_step]],
+            commit_ts,
+            self.schema_version[self.of_prewrite[is_ours]],
+        )
 
 
 def parse_mutations(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> ParsedMutations:

@@ -25,6 +25,7 @@ from binlogd.snapshot.log.datums import (
 )
 from binlogd.snapshot.log.rowkey import (
     NUMBER_BYTES,
+    SEQ_STEP,
     Handle,
     both_images,
     deleted,
@@ -84,10 +85,8 @@ def changed(handle: Handle, table: TableRows, *, keeps_gone: bool = False) -> Ch
     is_update = kinds == UPDATE
     is_move = np.zeros(len(kinds), np.int64)
     is_move[is_update] = news.keys != news.old_keys
-    # an update that leaves its key is two changes, and what follows it moves
-    counts = np.bincount(of, minlength=len(table.commit_ts))
-    begins, moves = offsets(counts)[:-1], offsets(is_move)
-    seq = np.arange(len(kinds)) + moves[1:] - (begins + moves[begins])[of]
+    begins = offsets(np.bincount(of, minlength=len(table.commit_ts)))[:-1]
+    seq = SEQ_STEP * (np.arange(len(kinds)) - begins[of]) + is_move
 
     left = np.flatnonzero(is_move)
     places = [*(np.flatnonzero(kinds == each) for each in (INSERT, UPDATE, DELETE)), left]

@@ -37,6 +37,9 @@ from binlogd.tidb.varint import UINT64_MASK, read_uvarint, uvarint, varint
 
 NUMBER_BYTES = 8
 """Of a key that is a number."""
+SEQ_STEP = 2
+"""Between two rows of a transaction: a row change may be the end of one key and the beginning of
+another."""
 
 
 class Op(IntEnum):

@@ -26,7 +26,6 @@ from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog, TablePlan
 from binlogd.snapshot.writing.table_arrays import CHUNK_BYTES, CHUNK_ROWS, TableArrays
 from binlogd.snapshot.writing.writer import arrow_columns
-from binlogd.spark.changes import steps_behind
 from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.changelog import (
     MARK_NAMES,
@@ -43,6 +42,7 @@ from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake, show
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.rows import DELETE, INSERT, UPDATE
+from binlogd.spark.steps import steps_behind
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 

@@ -35,7 +35,6 @@ from binlogd.snapshot.log.events import EVENTS
 from binlogd.snapshot.log.packets import PIECE_BYTES, key_hashes, newest, packed, unpacked
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.changes import changes_behind
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.content import (
     FAILS,
@@ -52,12 +51,13 @@ from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.manifest import LakeBatch, LakeTable, PipelineStopped, label
 from binlogd.spark.lake.moving import Heads, Lake
 from binlogd.spark.lake.rows import decoded, lake_schema
+from binlogd.spark.steps import changes_behind
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
 PART_BYTES = 32 << 20
 """Of keys and rows as TiDB wrote them: with more of a table, another task writes some of it."""
-PARTS_A_CORE = 4
+PARTS_A_CORE = 2
 _LOST = (
     "Nothing of the batch is published: run the pipeline again, and if it says the same, tell us:"
     " it is a bug of binlogd"

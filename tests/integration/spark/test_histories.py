@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from binlogd.snapshot.log.packets import Spread
-from binlogd.spark.changes import STEPS
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
+from binlogd.spark.steps import STEPS
 from binlogd.spark.walk import schema_as_of
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso

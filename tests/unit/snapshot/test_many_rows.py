@@ -130,21 +130,21 @@ def one_by_one(handle: Handle, runs: list[Run], *, keeps_gone: bool) -> list[tup
             1: iter(run.change.updated),
             4: iter(run.change.deleted),
         }
-        told: list[tuple[bytes, int, bytes]] = []
-        for kind in run.change.sequence:
-            row = next(rows[kind])
+        told: list[tuple[int, bytes, int, bytes]] = []
+        for number, kind in enumerate(run.change.sequence):
+            row, seq = next(rows[kind]), 2 * number
             if kind == 0:
                 put = inserted(handle, row)
-                told.append((put.key, 0, put.row))
+                told.append((seq, put.key, 0, put.row))
             elif kind == 1:
                 gone, put = updated(handle, row)
                 left = both_images(handle, row).old if keeps_gone else b""
-                told += [(gone.key, 4, left)] if gone else []
-                told.append((put.key, 1, put.row))
+                told += [(seq, gone.key, 4, left)] if gone else []
+                told.append((seq + (gone is not None), put.key, 1, put.row))
             else:
                 left = last_image(handle, row).row if keeps_gone else b""
-                told.append((deleted(handle, row).key, 4, left))
-        found += [(run.commit_ts, seq, run.schema_version, *each) for seq, each in enumerate(told)]
+                told.append((seq, deleted(handle, row).key, 4, left))
+        found += [(run.commit_ts, seq, run.schema_version, *each) for seq, *each in told]
     return sorted(found)
 
 
