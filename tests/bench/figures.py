@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-
 ALIKE = 0.05
 """Of a ratio: two runs of one program differ by as much."""
 
