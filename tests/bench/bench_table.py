@@ -9,6 +9,7 @@ server, from /proc. What the Go Pump is published to do stands beside each figur
 `--go-pump`, a program of that name, it is measured in turns in this run instead, registered in a
 binlogd that is its PD. A row of the Drainer is `bench_apply`, Pump and Drainer in one process.
 
+Where other work took more than 15 % of the cores, no ratio to published figures is printed.
 All rows take some four minutes on two cores with nothing else to do, with a Go Pump seven.
 Exit code 1 when a row that was asked for has no figure.
 """
@@ -31,8 +32,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from binlogd import native
-from tests.bench.figures import ROWS, Found, Missing, lines, table
-from tests.bench.pump_process import Load, PumpProcess, cpu_s, go_pump, node
+from tests.bench.figures import OTHERS, ROWS, Found, Missing, lines, table
+from tests.bench.pump_process import Load, OtherWork, PumpProcess, cpu_s, go_pump, node
 from tests.support.go_programs import built
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,10 @@ class Contestant:
         if not self._stored_after:
             self._stored_after = int(self.load.found("write", server.place, pairs=STORED)["after"])
         return server, self._stored_after
+
+    def running(self) -> Iterator[int]:
+        """Its processes."""
+        return (each.pid for each in self._made.values() if each.is_running)
 
     def close(self) -> None:
         """Nothing of it runs on."""
@@ -199,31 +204,43 @@ class Run:
     def __init__(self, only: frozenset[str], go_program: Path | None, directory: Path) -> None:
         self._only, self._go_program, self._directory = only, go_program, directory
         self._begin_s = time.perf_counter()
+        self._made: Mapping[str, Contestant] | Missing | None = None
 
     def found(self) -> tuple[dict[str, Found], dict[str, Found]]:
         """Of binlogd every row, and of the Go Pump those that were measured."""
         ours: dict[str, Found] = {}
         theirs: dict[str, Found] = {}
         with ExitStack() as stack:
-            contestants: Mapping[str, Contestant] | Missing | None = None
             for row in ROWS:
                 if row.name not in self._only:
                     ours[row.name] = Missing("not asked for")
                     continue
                 self._say(f"{len(ours) + 1:2} of {len(ROWS)}: {row.what}")
-                if row.name not in MEASURES:
-                    ours[row.name] = drained(row.name.removeprefix("drainer_"))
-                    continue
-                contestants = contestants or self._contestants(stack)
-                if isinstance(contestants, Missing):
-                    ours[row.name] = contestants
-                    continue
-                both = in_turns(row.name, contestants, MEASURES[row.name])
+                both = self._row(row.name, stack)
                 ours[row.name] = both["binlogd"]
                 if "Go" in both:
                     theirs[row.name] = both["Go"]
         self._say("done")
         return ours, theirs
+
+    def _row(self, name: str, stack: ExitStack) -> Mapping[str, Found]:
+        """What was found of a row, with the share of the machine that other work took."""
+        is_drainer = name not in MEASURES
+        if not is_drainer and self._made is None:
+            self._made = self._contestants(stack)
+        made = {} if is_drainer or self._made is None else self._made
+        if isinstance(made, Missing):
+            return {"binlogd": made}
+        others = OtherWork(lambda: (pid for each in made.values() for pid in each.running()))
+        if is_drainer:
+            both = {"binlogd": drained(name.removeprefix("drainer_"))}
+        else:
+            both = in_turns(name, made, MEASURES[name])
+        share = others.share()
+        return {
+            who: each if isinstance(each, Missing) else {**each, OTHERS: share}
+            for who, each in both.items()
+        }
 
     def _contestants(self, stack: ExitStack) -> Mapping[str, Contestant] | Missing:
         """Who is measured, unless the load cannot be made here."""

@@ -47,6 +47,12 @@ class Missing(NamedTuple):
     reason: str
 
 
+OTHERS_MAX = 0.15
+"""Of the machine: where other work took more, nothing is compared with published figures. Those
+are of runs in which it took less."""
+OTHERS = "others"
+"""Which share of the machine other work took meanwhile, beside the figures of a row."""
+
 Found = Mapping[str, float] | Missing
 """Of one row and one program: a value for each key, or why there is none."""
 
@@ -172,21 +178,22 @@ def lines(found: Mapping[str, Found], beside: Mapping[str, Found]) -> list[Line]
         if isinstance(ours, Missing):
             told.append(Line(row.what, "", "none", "", "", f"no figure: {ours.reason}"))
         else:
-            told += [
-                line(row.what, each, ours[each.key], beside.get(row.name)) for each in row.figures
-            ]
+            theirs, others = beside.get(row.name), ours[OTHERS]
+            told += [line(row.what, each, ours[each.key], theirs, others) for each in row.figures]
     return told
 
 
-def line(what: str, figure: Figure, value: float, theirs: Found | None) -> Line:
+def line(what: str, figure: Figure, value: float, theirs: Found | None, others: float) -> Line:
     """One figure; without one of theirs that was measured, beside what is published."""
-    go, source = figure.published, "published"
-    if isinstance(theirs, Missing):
-        source = f"published; here: {theirs.reason}"
-    elif theirs is not None:
-        go, source = Span(theirs[figure.key], theirs[figure.key]), "this run"
     ours = _told(Span(value, value))
-    return Line(what, figure.unit, ours, _told(go), _ratio(value, go, figure), source)
+    if theirs is not None and not isinstance(theirs, Missing):
+        go = Span(theirs[figure.key], theirs[figure.key])
+        return Line(what, figure.unit, ours, _told(go), _ratio(value, go, figure), "this run")
+    source = "published" if theirs is None else f"published; here: {theirs.reason}"
+    ratio = _ratio(value, figure.published, figure)
+    if others > OTHERS_MAX:
+        ratio, source = "not told", f"{source}; other work took {others:.0%} of the cores"
+    return Line(what, figure.unit, ours, _told(figure.published), ratio, source)
 
 
 def _ratio(value: float, go: Span, figure: Figure) -> str:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from binlogd.host.privacy import environment_of_children
@@ -16,6 +16,7 @@ from tests.support.machine import free_port
 CALL_S = 300.0
 """The longest that one call of the load may take."""
 HOST, CLUSTER = "127.0.0.1", 6_791_641_053_252_586_769
+_CPU = Path("/proc/stat")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LOOK_EVERY_S = 0.01
 _SAID_CHARS = 300
@@ -27,6 +28,33 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def machine_s() -> float:
+    """Processor time of everybody on this machine, and what its host took away."""
+    user, nice, system, _, _, *others = map(int, _CPU.read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(others)) / _TICKS_PER_S
+
+
+class OtherWork:
+    """What others did on this machine since it was made: its share of all cores, 0 to 1."""
+
+    def __init__(self, running: Callable[[], Iterable[int]]) -> None:
+        """`running` tells the processes of ours that have not ended yet."""
+        self._running = running
+        self._begin = self._now()
+
+    def share(self) -> float:
+        """Since it was made."""
+        passed_s, all_s, ours_s = (
+            now - then for now, then in zip(self._now(), self._begin, strict=True)
+        )
+        return max(0.0, all_s - ours_s) / (passed_s * (os.cpu_count() or 1))
+
+    def _now(self) -> tuple[float, float, float]:
+        """Children that have ended are counted by the system, with theirs."""
+        ended_s = sum(os.times()[:4])
+        return time.perf_counter(), machine_s(), ended_s + sum(map(cpu_s, self._running()))
+
+
 class PumpProcess:
     """A server that is started, killed, and started again where it was."""
 
@@ -34,6 +62,11 @@ class PumpProcess:
         self.place, self._words = f"{HOST}:{port}", words
         self._log, self._load = log, load
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is there."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.bench.bench_apply import LOADS
 from tests.bench.bench_table import MEASURES, ONCE, TURNS, Contestant, Run, in_turns
-from tests.bench.figures import ROWS, Figure, Found, Line, Missing, Row, Span, line, lines, table
-from tests.bench.pump_process import Load, PumpProcess
+from tests.bench.figures import (
+    OTHERS,
+    OTHERS_MAX,
+    ROWS,
+    Figure,
+    Found,
+    Line,
+    Missing,
+    Row,
+    Span,
+    line,
+    lines,
+    table,
+)
+from tests.bench.pump_process import Load, OtherWork, PumpProcess
 
 NAMES = [row.name for row in ROWS]
 
 
 def of(row: Row, value: float) -> Found:
-    return {figure.key: value for figure in row.figures}
+    return {OTHERS: 0.0, **{figure.key: value for figure in row.figures}}
 
 
 def every(value: float) -> dict[str, Found]:
     return {row.name: of(row, value) for row in ROWS}
 
 
-def told(value: float, published: Span, *, is_rate: bool, theirs: Found | None = None) -> Line:
-    return line("what", Figure("it", "of it", published, is_rate=is_rate), value, theirs)
+def told(
+    value: float,
+    published: Span,
+    *,
+    is_rate: bool,
+    theirs: Found | None = None,
+    others: float = 0.0,
+) -> Line:
+    return line("what", Figure("it", "of it", published, is_rate=is_rate), value, theirs, others)
 
 
 def test_what_a_newcomer_asks_for_is_a_row_and_each_row_has_what_measures_it() -> None:
@@ -74,6 +96,21 @@ def test_what_was_measured_of_go_counts_and_not_what_is_published() -> None:
     assert (here.go, here.ratio, here.source) == ("600", "0.50 worse", "this run")
     failed = told(300, Span(100, 200), is_rate=True, theirs=Missing("it ended"))
     assert (failed.go, failed.source) == ("100 to 200", "published; here: it ended")
+
+
+def test_a_machine_with_other_work_is_not_compared_with_published_figures() -> None:
+    busy = told(50, Span(100, 200), is_rate=True, others=0.62)
+    assert busy.ratio == "not told"
+    assert busy.source == "published; other work took 62% of the cores"
+    assert told(50, Span(100, 200), is_rate=True, others=OTHERS_MAX).ratio == "0.25 to 0.50 worse"
+    beside = told(50, Span(100, 200), is_rate=True, theirs={"it": 100.0}, others=0.62)
+    assert (beside.ratio, beside.source) == ("0.50 worse", "this run")
+
+
+def test_other_work_is_what_this_process_and_its_children_did_not_do() -> None:
+    others = OtherWork(lambda: [])
+    subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
+    assert 0.0 <= others.share() <= 1.1
 
 
 def test_figures_have_as_many_digits_as_mean_something() -> None:
