@@ -45,6 +45,8 @@ class Missing(NamedTuple):
     """Why there are no figures."""
 
     reason: str
+    is_failure: bool = True
+    """Not where nobody asked, or where the machine is too busy for what a row is about."""
 
 
 OTHERS_MAX = 0.15

@@ -141,7 +141,7 @@ def node(directory: Path, load: Load) -> PumpProcess:
     history.write_text("[]")
     config.write_text(
         f'data-dir = "{directory / "data"}"\naddr = "{HOST}:{port}"\nroles = ["pump"]\n'
-        f'[upstream]\nschema-history = "{history}"\ntso = "clock"\n'
+        f'[upstream]\nschema-history = "{history}"\ntso = "clock"\ncluster-id = {CLUSTER}\n'
     )
     words = [sys.executable, "-m", "binlogd", "serve", "--config", str(config)]
     return PumpProcess(words, port, directory / "log", load)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.bench.bench_apply import LOADS
-from tests.bench.bench_table import MEASURES, ONCE, TURNS, Contestant, Run, in_turns
+from tests.bench.bench_table import MEASURES, ONCE, TURNS, Contestant, Run, TooBusy, in_turns
 from tests.bench.figures import (
     OTHERS,
     OTHERS_MAX,
@@ -138,7 +138,18 @@ def test_who_fails_is_left_out_and_the_other_is_measured_in_every_turn(
     assert found == {"binlogd": {"it": 3.0}, "Go": Missing("no room")}
 
 
+def test_a_machine_that_is_too_busy_for_a_row_is_no_failure(tmp_path: Path) -> None:
+    load = Load(tmp_path / "none")
+    one = Contestant(load, lambda name: PumpProcess([], 0, tmp_path / name, load))
+
+    def measure(_: Contestant) -> Mapping[str, float]:
+        raise TooBusy("only 12 of 3000/s were written")
+
+    found = in_turns("beside_3000", {"binlogd": one}, measure)
+    assert found == {"binlogd": Missing("only 12 of 3000/s were written", is_failure=False)}
+
+
 def test_rows_that_are_not_asked_for_are_in_the_table_and_say_so(tmp_path: Path) -> None:
     ours, theirs = Run(frozenset(), None, tmp_path).found()
-    assert ours == dict.fromkeys(NAMES, Missing("not asked for"))
+    assert ours == dict.fromkeys(NAMES, Missing("not asked for", is_failure=False))
     assert theirs == {}
