@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -170,7 +169,7 @@ def _cpu_of(server: PumpProcess) -> Iterator[Callable[[], float]]:
 
 
 def in_turns(row: str, contestants: Mapping[str, Contestant], measure: Measure) -> dict[str, Found]:
-    """The median of each figure of each; one that fails is left out from then on."""
+    """The turns of each figure of each; one that fails is left out from then on."""
     turns: dict[str, list[Mapping[str, float]]] = {name: [] for name in contestants}
     failed: dict[str, Missing] = {}
     for _ in range(1 if row in ONCE else TURNS):
@@ -182,7 +181,7 @@ def in_turns(row: str, contestants: Mapping[str, Contestant], measure: Measure) 
             except (OSError, RuntimeError) as error:
                 failed[name] = Missing(str(error), is_failure=not isinstance(error, TooBusy))
     return {
-        name: failed.get(name) or {key: median(each[key] for each in some) for key in some[0]}
+        name: failed.get(name) or {key: tuple(each[key] for each in some) for key in some[0]}
         for name, some in turns.items()
     }
 
@@ -199,7 +198,7 @@ def drained(load: str) -> Found:
     if run.returncode:
         return Missing(run.stderr.strip().rpartition("\n")[2] or f"exit code {run.returncode}")
     found = json.loads(run.stdout)
-    return {"per_s": found["value"], "cpu_us": found["cpu_us_per_row"]}
+    return {"per_s": (found["value"],), "cpu_us": (found["cpu_us_per_row"],)}
 
 
 class Run:
@@ -242,7 +241,7 @@ class Run:
             both = in_turns(name, made, MEASURES[name])
         share = others.share()
         return {
-            who: each if isinstance(each, Missing) else {**each, OTHERS: share}
+            who: each if isinstance(each, Missing) else {**each, OTHERS: (share,)}
             for who, each in both.items()
         }
 

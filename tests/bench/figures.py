@@ -10,10 +10,11 @@ day; the range is that of several runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 ALIKE = 0.05
-"""Of a ratio: two runs of one program differ by as much."""
+"""Of a figure that was measured once: two runs of one program differ by as much."""
 
 
 class Span(NamedTuple):
@@ -55,8 +56,8 @@ are of runs in which it took less."""
 OTHERS = "others"
 """Which share of the machine other work took meanwhile, beside the figures of a row."""
 
-Found = Mapping[str, float] | Missing
-"""Of one row and one program: a value for each key, or why there is none."""
+Found = Mapping[str, tuple[float, ...]] | Missing
+"""Of one row and one program: the values of all turns for each key, or why there are none."""
 
 
 class Line(NamedTuple):
@@ -180,32 +181,37 @@ def lines(found: Mapping[str, Found], beside: Mapping[str, Found]) -> list[Line]
         if isinstance(ours, Missing):
             told.append(Line(row.what, "", "none", "", "", f"no figure: {ours.reason}"))
         else:
-            theirs, others = beside.get(row.name), ours[OTHERS]
+            theirs, others = beside.get(row.name), max(ours[OTHERS])
             told += [line(row.what, each, ours[each.key], theirs, others) for each in row.figures]
     return told
 
 
-def line(what: str, figure: Figure, value: float, theirs: Found | None, others: float) -> Line:
+def line(
+    what: str, figure: Figure, turns: tuple[float, ...], theirs: Found | None, others: float
+) -> Line:
     """One figure; without one of theirs that was measured, beside what is published."""
-    ours = _told(Span(value, value))
+    ours = _told(Span(median(turns), median(turns)))
     if theirs is not None and not isinstance(theirs, Missing):
-        go = Span(theirs[figure.key], theirs[figure.key])
-        return Line(what, figure.unit, ours, _told(go), _ratio(value, go, figure), "this run")
+        of_go = theirs[figure.key]
+        go = Span(median(of_go), median(of_go))
+        ratio = _ratio(turns, go, Span(min(of_go), max(of_go)), figure)
+        return Line(what, figure.unit, ours, _told(go), ratio, "this run")
     source = "published" if theirs is None else f"published; here: {theirs.reason}"
-    ratio = _ratio(value, figure.published, figure)
+    ratio = _ratio(turns, figure.published, figure.published, figure)
     if others > OTHERS_MAX:
         ratio, source = "not told", f"{source}; other work took {others:.0%} of the cores"
     return Line(what, figure.unit, ours, _told(figure.published), ratio, source)
 
 
-def _ratio(value: float, go: Span, figure: Figure) -> str:
-    """Of ours to theirs, and which of them is better."""
+def _ratio(turns: tuple[float, ...], go: Span, go_turns: Span, figure: Figure) -> str:
+    """Of our median to theirs, and which is better, unless turns of both overlap."""
     if not go.low:
         return ""  # too short for the clock that measured it
-    ratios = Span(value / go.high, value / go.low)
-    if ratios.low <= 1 + ALIKE and ratios.high >= 1 - ALIKE:
-        return f"{_told(ratios)} alike"
-    return f"{_told(ratios)} {'better' if (ratios.low > 1) == figure.is_rate else 'worse'}"
+    value = median(turns)
+    ratios = _told(Span(value / go.high, value / go.low))
+    if min(turns) <= go_turns.high * (1 + ALIKE) and max(turns) >= go_turns.low * (1 - ALIKE):
+        return f"{ratios} alike"
+    return f"{ratios} {'better' if (value > go.high) == figure.is_rate else 'worse'}"
 
 
 def _told(span: Span) -> str:

@@ -26,10 +26,11 @@ from tests.bench.figures import (
 from tests.bench.pump_process import Load, OtherWork, PumpProcess
 
 NAMES = [row.name for row in ROWS]
+PUBLISHED = Span(100, 200)
 
 
 def of(row: Row, value: float) -> Found:
-    return {OTHERS: 0.0, **{figure.key: value for figure in row.figures}}
+    return {OTHERS: (0.0,), **{figure.key: (value,) for figure in row.figures}}
 
 
 def every(value: float) -> dict[str, Found]:
@@ -37,14 +38,13 @@ def every(value: float) -> dict[str, Found]:
 
 
 def told(
-    value: float,
-    published: Span,
-    *,
-    is_rate: bool,
+    *turns: float,
+    published: Span = PUBLISHED,
+    is_rate: bool = True,
     theirs: Found | None = None,
     others: float = 0.0,
 ) -> Line:
-    return line("what", Figure("it", "of it", published, is_rate=is_rate), value, theirs, others)
+    return line("what", Figure("it", "of it", published, is_rate=is_rate), turns, theirs, others)
 
 
 def test_what_a_newcomer_asks_for_is_a_row_and_each_row_has_what_measures_it() -> None:
@@ -82,28 +82,35 @@ def test_a_row_without_figures_says_why_and_the_others_are_there() -> None:
 
 
 def test_a_ratio_is_ours_to_theirs_and_says_which_is_better() -> None:
-    assert told(300, Span(100, 200), is_rate=True).ratio == "1.50 to 3.00 better"
-    assert told(300, Span(100, 200), is_rate=False).ratio == "1.50 to 3.00 worse"
-    assert told(50, Span(100, 100), is_rate=True).ratio == "0.50 worse"
-    assert told(50, Span(100, 100), is_rate=False).ratio == "0.50 better"
-    assert told(150, Span(100, 200), is_rate=True).ratio == "0.75 to 1.50 alike"
-    assert told(104, Span(100, 100), is_rate=True).ratio == "1.04 alike"
-    assert told(50, Span(0, 0), is_rate=False).ratio == ""
+    assert told(300).ratio == "1.50 to 3.00 better"
+    assert told(300, is_rate=False).ratio == "1.50 to 3.00 worse"
+    assert told(150).ratio == "0.75 to 1.50 alike"
+    one = Span(100, 100)
+    assert told(50, published=one).ratio == "0.50 worse"
+    assert told(50, published=one, is_rate=False).ratio == "0.50 better"
+    assert told(104, published=one).ratio == "1.04 alike"
+    assert told(50, published=Span(0, 0)).ratio == ""
 
 
 def test_what_was_measured_of_go_counts_and_not_what_is_published() -> None:
-    here = told(300, Span(100, 200), is_rate=True, theirs={"it": 600.0})
+    here = told(300, theirs={"it": (600.0,)})
     assert (here.go, here.ratio, here.source) == ("600", "0.50 worse", "this run")
-    failed = told(300, Span(100, 200), is_rate=True, theirs=Missing("it ended"))
+    failed = told(300, theirs=Missing("it ended"))
     assert (failed.go, failed.source) == ("100 to 200", "published; here: it ended")
 
 
+def test_neither_is_better_where_turns_of_both_overlap() -> None:
+    theirs: Found = {"it": (300.0, 400.0, 700.0)}
+    assert told(150, 200, 320, theirs=theirs).ratio == "0.50 alike"
+    assert told(150, 200, 250, theirs=theirs).ratio == "0.50 worse"
+
+
 def test_a_machine_with_other_work_is_not_compared_with_published_figures() -> None:
-    busy = told(50, Span(100, 200), is_rate=True, others=0.62)
+    busy = told(50, others=0.62)
     assert busy.ratio == "not told"
     assert busy.source == "published; other work took 62% of the cores"
-    assert told(50, Span(100, 200), is_rate=True, others=OTHERS_MAX).ratio == "0.25 to 0.50 worse"
-    beside = told(50, Span(100, 200), is_rate=True, theirs={"it": 100.0}, others=0.62)
+    assert told(50, others=OTHERS_MAX).ratio == "0.25 to 0.50 worse"
+    beside = told(50, theirs={"it": (100.0,)}, others=0.62)
     assert (beside.ratio, beside.source) == ("0.50 worse", "this run")
 
 
@@ -114,7 +121,7 @@ def test_other_work_is_what_this_process_and_its_children_did_not_do() -> None:
 
 
 def test_figures_have_as_many_digits_as_mean_something() -> None:
-    shown = [told(v, Span(1, 1), is_rate=True).ours for v in (12345.6, 99.96, 12.34, 0.456, 0.0123)]
+    shown = [told(value).ours for value in (12345.6, 99.96, 12.34, 0.456, 0.0123)]
     assert shown == ["12,346", "100.0", "12.3", "0.46", "0.01"]
 
 
@@ -135,7 +142,7 @@ def test_who_fails_is_left_out_and_the_other_is_measured_in_every_turn(
 
     found = in_turns("pull", {"binlogd": ours, "Go": theirs}, measure)
     assert asked == ["binlogd", "Go", *["binlogd"] * (TURNS - 1)]
-    assert found == {"binlogd": {"it": 3.0}, "Go": Missing("no room")}
+    assert found == {"binlogd": {"it": (1.0, 3.0, 4.0)}, "Go": Missing("no room")}
 
 
 def test_a_machine_that_is_too_busy_for_a_row_is_no_failure(tmp_path: Path) -> None:
