@@ -10,7 +10,8 @@ server, from /proc. What the Go Pump is published to do stands beside each figur
 binlogd that is its PD. A row of the Drainer is `bench_apply`, Pump and Drainer in one process.
 
 Where other work took more than 15 % of the cores, no ratio to published figures is printed.
-All rows take some four minutes on two cores with nothing else to do, with a Go Pump seven.
+All rows take eight minutes on two cores at a load of 8, and about half of that where nothing else
+runs; a Go Pump doubles those that are not the Drainer's.
 Exit code 1 when a row that was asked for could not be measured.
 """
 
