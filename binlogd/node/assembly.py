@@ -1,6 +1,7 @@
 """From configuration to parts: the only place that knows every sink and what a key means.
 
-The upstream is chosen in `upstreams.py`."""
+What has a client of its own stands in `into_kafka.py` and `into_mysql.py`, what of the changes is
+replicated in `replicated.py`. The upstream is chosen in `upstreams.py`."""
 
 from __future__ import annotations
 
