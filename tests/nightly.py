@@ -79,6 +79,7 @@ def stages(*, minutes: str, seconds: str, seeds: int) -> list[Stage]:
         ),
         Stage("mutants", (python, "-m", "tests.mutants", "--jobs", "2"), "bugs planted on purpose"),
         Stage("bench", ("make", "bench", f"BENCHES={BENCHES}"), "rates, the short ones"),
+        Stage("table", (python, "-m", "tests.bench.bench_table"), "beside the Go Pump and Drainer"),
         Stage("report", (python, "-m", "tests.report"), "docs/FAULTS.md, docs/COMPATIBILITY.md"),
     ]
 

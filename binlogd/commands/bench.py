@@ -39,8 +39,9 @@ def bench(
     """Measure this machine: syncs of the disk, writes into a Pump, pulls out of it.
 
     Starts a binlogd of its own on loopback, in a new directory in --dir. Name a directory on the
-    data disk to measure that disk. Writers and node share this machine, so the figures are those of
-    a small installation, not the limit of the node.
+    data disk to measure that disk. Writers and node share this machine, and the writers are in
+    Python. So a rate is not the limit of the node: write_client_share says how much of the
+    processor the writers took, and write_cpu what the node needs for a binlog.
 
         binlogd bench --dir /var/lib/binlogd --seconds 5
     """

@@ -23,8 +23,9 @@ from binlogd.commands.output import say
 from binlogd.commands.status_screen import upstream_text
 from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host import loop
-from binlogd.node.assembly import downstream_of, table_filter
+from binlogd.node.assembly import downstream_of
 from binlogd.node.reach import reach
+from binlogd.node.replicated import table_filter
 from binlogd.node.tracing import make_tracing
 from binlogd.node.upstreams import look
 from binlogd.settings.config import Config, SecurityConfig

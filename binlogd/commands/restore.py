@@ -15,7 +15,7 @@ from binlogd.commands.output import say, say_json
 from binlogd.commands.reading import quiet_on_broken_pipe, show_chosen
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.node.assembly import table_filter
+from binlogd.node.replicated import table_filter
 from binlogd.settings.quantities import last_ts
 from binlogd.settings.setup import Setup
 from binlogd.tools.reading import find_sources, transactions

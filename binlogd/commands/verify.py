@@ -17,7 +17,8 @@ from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilte
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.node.assembly import downstream_server, table_filter
+from binlogd.node.into_mysql import downstream_server
+from binlogd.node.replicated import table_filter
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import table_patterns
 from binlogd.tools.verify import TableVerdict, VerifyRequest, saved_checkpoint

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-
-from cryptography import x509
 
 from binlogd.host.tls import TlsFiles
 
@@ -15,6 +14,8 @@ class Expiry:
 
     def __init__(self, used: Iterable[TlsFiles | None]) -> None:
         self._paths = sorted({path for files in used if files for path in _of(files)})
+        if self._paths:  # at the start, and not at the first question
+            import_module("cryptography.x509")
         self._known: dict[Path, tuple[tuple[int, int], float]] = {}
 
     def expires_s(self) -> Mapping[str, float]:
@@ -43,5 +44,7 @@ def _of(files: TlsFiles) -> Iterator[Path]:
 
 def _first_end_s(path: Path) -> float:
     """Raises OSError, ValueError."""
+    from cryptography import x509
+
     held = x509.load_pem_x509_certificates(path.read_bytes())
     return min(each.not_valid_after_utc.timestamp() for each in held)

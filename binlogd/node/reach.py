@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
-from binlogd.drainer.kafka.broker import Broker
-from binlogd.drainer.mysql import catalog
-from binlogd.drainer.mysql.connection import SqlSession
-from binlogd.node.assembly import avro_schemas, downstream_server, kafka_options
 from binlogd.settings.setup import Setup
 
 
@@ -18,21 +12,13 @@ async def reach(setup: Setup) -> str:
 
     Raises ConfigError, DownstreamUnavailable.
     """
-    syncer = setup.config.syncer
-    if syncer.db_type == "kafka":
-        options = kafka_options(setup, 0)
-        await Broker(options).greet()
-        schemas = avro_schemas(setup, options)
-        if schemas is not None:
-            await schemas.greet()
-    if syncer.db_type not in ("mysql", "tidb"):
-        return ""
-    server = downstream_server(setup)
-    with closing(await SqlSession.connect(server)) as session:
-        is_lacking = await catalog.lacks_process(session)
-    if not is_lacking:
-        return ""
-    return (
-        f"the downstream's user {server.user} lacks the PROCESS privilege: an interrupted swap of"
-        " tables or EXCHANGE PARTITION will stop and ask; see deploy/grants.sql"
-    )
+    match setup.config.syncer.db_type:
+        case "kafka":
+            from binlogd.node.into_kafka import reach_kafka
+
+            await reach_kafka(setup)
+        case "mysql" | "tidb":
+            from binlogd.node.into_mysql import reach_mysql
+
+            return await reach_mysql(setup)
+    return ""

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import ConfigError
-from binlogd.node.assembly import table_filter
+from binlogd.node.replicated import table_filter
 from binlogd.serving.answers import DONE_CODE, Reply
 from binlogd.settings import config
 from binlogd.settings.config import Config

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -35,9 +36,7 @@ from binlogd.upstream.pd.cluster import GcHold, ToldCluster, open_cluster
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import PUMP, NodeRegistry
 from binlogd.upstream.store import SkipList, UpstreamStore
-from binlogd.upstream.tidb.jobs import TidbJobs
 from binlogd.upstream.tidb.servers import Several
-from binlogd.upstream.tidb.sql import SqlLogin, TidbSql, TidbTso
 from binlogd.upstream.tidb.status_port import StatusPort, TidbTables, cluster_id
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.tikv.client import TikvClient
@@ -51,6 +50,10 @@ from binlogd.upstream.upstream import (
     Upstream,
     UpstreamStatistics,
 )
+
+if TYPE_CHECKING:
+    from binlogd.upstream.tidb.jobs import TidbJobs
+    from binlogd.upstream.tidb.sql import TidbSql
 
 
 async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
@@ -138,6 +141,8 @@ async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
 
 async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     """TiDB servers are asked, the first that answers; the registry is this node's own."""
+    from binlogd.upstream.tidb.sql import TidbTso
+
     tls = http_client_tls(setup)
     tidb = _TidbPorts.of(setup)
     asked = TidbTso(tidb.sessions)
@@ -248,6 +253,8 @@ class _TidbPorts:
 
     @classmethod
     def of(cls, setup: Setup) -> _TidbPorts:
+        from binlogd.upstream.tidb.sql import SqlLogin, TidbSql  # others need no MySQL's protocol
+
         upstream, tls = setup.config.upstream, http_client_tls(setup)
         addresses = tidb_addresses(upstream)
         login = SqlLogin(upstream.user, upstream.password, tls if upstream.sql_tls else None)
@@ -256,6 +263,8 @@ class _TidbPorts:
         return cls(sql, Several(sql, "tidb, MySQL port"), Several(ports, "tidb, status port"))
 
     def jobs(self) -> TidbJobs:
+        from binlogd.upstream.tidb.jobs import TidbJobs
+
         return TidbJobs(self.ports, self.sessions)
 
     def fates(self, otherwise: TxnStatusSource) -> TidbTxnStatus:

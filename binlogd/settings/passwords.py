@@ -11,9 +11,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from cryptography.hazmat.decrepit.ciphers.modes import CFB
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+if TYPE_CHECKING:
+    from cryptography.hazmat.decrepit.ciphers.modes import CFB
+    from cryptography.hazmat.primitives.ciphers import Cipher
 
 from binlogd.errors import ConfigError
 
@@ -31,7 +33,7 @@ def is_key_of_all(key_hex: str) -> bool:
 def encrypt(text: str, key_hex: str, random_bytes: Callable[[int], bytes]) -> str:
     """What to write as `encrypted_password`. Raises ConfigError for a key that is none."""
     iv = random_bytes(_IV_BYTES)
-    encryptor = Cipher(algorithms.AES(_key(key_hex)), CFB(iv)).encryptor()
+    encryptor = _cipher(_key(key_hex), iv).encryptor()
     return base64.b64encode(iv + b"@" + encryptor.update(text.encode())).decode()
 
 
@@ -46,9 +48,16 @@ def decrypt(encrypted: str, key_hex: str) -> str:
     if mark != b"@":
         raise ConfigError("ciphertext not valid; make it by `binlogd ctl encrypt`")
     try:
-        return Cipher(algorithms.AES(key), CFB(iv)).decryptor().update(hidden).decode()
+        return _cipher(key, iv).decryptor().update(hidden).decode()
     except UnicodeDecodeError:
         raise ConfigError(f"was encrypted by another key than that in {KEY_VARIABLE}") from None
+
+
+def _cipher(key: bytes, iv: bytes) -> Cipher[CFB]:
+    from cryptography.hazmat.decrepit.ciphers.modes import CFB
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    return Cipher(algorithms.AES(key), CFB(iv))
 
 
 def _key(key_hex: str) -> bytes:

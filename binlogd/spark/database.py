@@ -37,15 +37,9 @@ from binlogd.errors import (
     leading_error,
 )
 from binlogd.host.disk import PosixDisk
-from binlogd.node.assembly import (
-    downstream_server,
-    keeps_transactions_whole,
-    make_sink,
-    make_store,
-    mysql_options,
-    newest_ts,
-    table_filter,
-)
+from binlogd.node.assembly import make_sink
+from binlogd.node.into_mysql import downstream_server, make_store, mysql_options
+from binlogd.node.replicated import keeps_transactions_whole, newest_ts, table_filter
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
 from binlogd.spark.base_binlogs import TOLD_TS_MAX, binlogs_of_base, jobs_of

@@ -27,14 +27,9 @@ from binlogd.drainer.session import DdlHistory, DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Ddl
 from binlogd.host.clock import WallClock
-from binlogd.node.assembly import (
-    dialect,
-    downstream_server,
-    make_store,
-    mysql_options,
-    table_filter,
-    trash,
-)
+from binlogd.node.assembly import dialect, trash
+from binlogd.node.into_mysql import downstream_server, make_store, mysql_options
+from binlogd.node.replicated import table_filter
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
 from binlogd.spark.counts import RowCounts

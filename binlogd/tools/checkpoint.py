@@ -11,7 +11,8 @@ from binlogd.drainer.rows.progress import LanePosition, PendingDdl
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.log.directory import LOCK_FILE
-from binlogd.node.assembly import make_store, newest_ts
+from binlogd.node.into_mysql import make_store
+from binlogd.node.replicated import newest_ts
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 

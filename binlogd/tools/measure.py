@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import quantiles
-from time import perf_counter  # noqa: TID251 - the loop has whole milliseconds
+from time import perf_counter, process_time  # noqa: TID251 - the loop has whole milliseconds
 
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import PumpUnavailable, Unavailable
@@ -69,18 +69,47 @@ async def measure(
     stage("syncing")
     found = [await _syncs(directory / "synced", wanted.seconds)]
     stage("starting a node")
-    async with _node(directory) as port:
+    async with _node(directory) as (port, pid):
         stage("writing")
-        writers = _Writers(port, wanted)
+        writers, spent = _Writers(port, wanted), _Spent(pid)
         found += await writers.run()
+        found += spent.by("write", writers.count, "binlog")
         stage("pulling")
-        found += await _pulls(port, writers.last_commit)
+        spent, (pulled, count) = _Spent(pid), await _pulls(port, writers.last_commit)
+        found += [*pulled, *spent.by("pull", count, "transaction")]
     return found
 
 
+class _Spent:
+    """Processor time since it was made: of the node, and of this process, which is its client.
+
+    What a client in Python takes of the same cores is not there for the node: its share says how
+    far a rate is the client's.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._begin = self._now()
+
+    def by(self, what: str, count: int, each: str) -> list[Measured]:
+        """What each of them took."""
+        node_s, own_s = (now - then for now, then in zip(self._now(), self._begin, strict=True))
+        share = 100 * own_s / max(own_s + node_s, 1e-9)
+        return [
+            Measured(
+                f"{what}_cpu", node_s / count * 1e6, f"µs/{each}", "the node's processor time"
+            ),
+            Measured(f"{what}_client_share", share, "%", "of what both took of the processor"),
+        ]
+
+    def _now(self) -> tuple[float, float]:
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), process_time()
+
+
 @asynccontextmanager
-async def _node(directory: Path) -> AsyncIterator[int]:
-    """The port of a `binlogd serve` that only receives, and ends with the block. Raises
+async def _node(directory: Path) -> AsyncIterator[tuple[int, int]]:
+    """Port and process of a `binlogd serve` that only receives, and ends with the block. Raises
     Unavailable with the end of its log."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
@@ -97,7 +126,7 @@ async def _node(directory: Path) -> AsyncIterator[int]:
         node = await asyncio.create_subprocess_exec(*words, stdout=out, stderr=out, env=environment)
     try:
         await _answers(node, port)
-        yield port
+        yield port, node.pid
         node.terminate()
         async with asyncio.timeout(_STOP_S):
             await node.wait()
@@ -146,6 +175,11 @@ class _Writers:
         self._took_s: list[float] = []
         self.last_commit = NO_TS
 
+    @property
+    def count(self) -> int:
+        """Binlogs that were acknowledged."""
+        return len(self._took_s)
+
     async def run(self) -> list[Measured]:
         loop = asyncio.get_running_loop()
         begin_s = perf_counter()
@@ -168,7 +202,7 @@ class _Writers:
         return [
             Measured(
                 "write",
-                len(self._took_s) / took_s,
+                self.count / took_s,
                 "binlogs/s",
                 f"WriteBinlog, {self._wanted.writers} writers at once, rows of"
                 f" {self._wanted.row_bytes} bytes",
@@ -200,8 +234,8 @@ class _Writers:
         return next_of
 
 
-async def _pulls(port: int, last: Tso) -> list[Measured]:
-    """Everything that was written, from the beginning."""
+async def _pulls(port: int, last: Tso) -> tuple[list[Measured], int]:
+    """Everything that was written, from the beginning, and how many transactions that is."""
     clock = asyncio.get_running_loop().time
     source = RemoteSource("self-test", _HOST, port, cluster_id=_CLUSTER)
     begin_s, count, size = clock(), 0, 0
@@ -215,4 +249,4 @@ async def _pulls(port: int, last: Tso) -> list[Measured]:
     return [
         Measured("pull", count / took_s, "binlogs/s", f"PullBinlogs of {count} transactions"),
         Measured("pull_bytes", size / took_s / 1e6, "MB/s", "their rows"),
-    ]
+    ], count

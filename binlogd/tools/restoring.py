@@ -15,22 +15,14 @@ import structlog
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.log import is_log_file
-from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.restore import Restored, restore
-from binlogd.drainer.restore_original import restore_original
 from binlogd.drainer.translate import Translator
 from binlogd.errors import BinlogdError, UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.log.directory import STORE_FILE
-from binlogd.node.assembly import (
-    dialect,
-    downstream_server,
-    make_sink,
-    make_store,
-    table_filter,
-    trash,
-)
+from binlogd.node.assembly import dialect, make_sink, trash
+from binlogd.node.replicated import table_filter
 from binlogd.relay.frame import suffix_of
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
@@ -117,6 +109,11 @@ async def restore_from(
     sink = make_sink(setup, disk, beside.cluster_id, beside.skipped)
     wanted = table_filter(setup.config.syncer, beside.skipped)
     if await has_original_relay(disk, relay_dir):
+        # of a database alone, which the sink has imported
+        from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
+        from binlogd.drainer.restore_original import restore_original
+        from binlogd.node.into_mysql import downstream_server
+
         server = downstream_server(setup)
         return await restore_original(
             relay_directory=relay_dir,
@@ -136,6 +133,8 @@ async def restore_from(
 
 async def read_checkpoint(setup: Setup) -> Checkpoint | None:
     """The checkpoint of a database downstream; changes nothing. Raises ConfigError."""
+    from binlogd.node.into_mysql import make_store
+
     with closing(make_store(setup, None)) as store:
         return await store.stored()
 

@@ -29,7 +29,7 @@ from binlogd.spark.database import DatabaseSink
 from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
 from binlogd.spark.request import request
 from binlogd.tso import Tso
-from tests.bench.bench_table import cpu_s
+from tests.bench.pump_process import cpu_s
 from tests.support.appliance import into_mariadb
 from tests.support.logged import Logged, read
 from tests.support.mariadb import MariaDb

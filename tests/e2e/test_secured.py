@@ -353,6 +353,9 @@ def test_the_configuration_is_explained_without_its_secrets(tmp_path: Path) -> N
 def test_a_machine_is_measured(tmp_path: Path) -> None:
     done = said("bench", "--seconds", "0.2", "--dir", str(tmp_path), "--json")
     found = json.loads(done.stdout)
-    assert {"fsync", "write", "write_p50", "write_p99", "pull", "pull_bytes"} == set(found)
-    assert all(each["value"] > 0 for each in found.values())
+    rates = {"fsync", "write", "write_p50", "write_p99", "pull", "pull_bytes"}
+    shares = {"write_client_share", "pull_client_share"}
+    assert rates | shares | {"write_cpu", "pull_cpu"} == set(found)
+    assert all(found[each]["value"] > 0 for each in rates | shares)
+    assert all(found[each]["value"] <= 100 for each in shares)
     assert list(tmp_path.iterdir()) == [], "nothing stays"

@@ -2,6 +2,7 @@
 
 import gc
 
+import binlogd.node.into_kafka  # noqa: F401 - of what a configuration asks for, no command does
 import tests.support.program  # noqa: F401 - what a forked process is asked to do stands there
 from binlogd.cli import command_line
 

@@ -34,7 +34,17 @@ def test_every_step_is_there_and_the_report_is_the_last() -> None:
     every = stages(minutes="1", seconds="1", seeds=3)
     assert [each.name for each in every][-1] == "report"
     assert {each.name for each in every} >= {
-        *("instructions", "soak", "properties", "load", "fuzz", "seeds", "mutants", "bench"),
+        *(
+            "instructions",
+            "soak",
+            "properties",
+            "load",
+            "fuzz",
+            "seeds",
+            "mutants",
+            "bench",
+            "table",
+        ),
     }
     modules = [each.words[2] for each in every if each.words[1] == "-m"]
     assert len(modules) == len(every) - 1

@@ -23,7 +23,7 @@ from binlogd.drainer.txn import Ddl
 from binlogd.errors import StatementRejected
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
-from binlogd.node.assembly import table_filter
+from binlogd.node.replicated import table_filter
 from binlogd.settings import config
 from binlogd.tidb.kinds import ActionType
 from tests.integration.drainer.test_kafka_edges import options

@@ -10,7 +10,7 @@ import pytest
 from binlogd.drainer.kafka.schema_registry import RegistryOptions, SchemaRegistry
 from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host.tls import ClientTls, ServerTls
-from binlogd.node import assembly
+from binlogd.node import into_kafka
 from binlogd.node.reach import reach
 from tests.integration.drainer.test_kafka_access import set_up
 from tests.support.certificates import Authority
@@ -91,6 +91,6 @@ async def test_a_question_asks_the_registry_too_and_changes_nothing_there(
     def absent() -> None:
         raise ConfigError("fastavro is not there")
 
-    monkeypatch.setattr(assembly, "check_installed", absent)
+    monkeypatch.setattr(into_kafka, "check_installed", absent)
     with pytest.raises(ConfigError, match="fastavro"):
         await reach(made[0])

@@ -25,7 +25,7 @@ from binlogd import app
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.errors import ConfigError, UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
-from binlogd.node import assembly
+from binlogd.node import into_kafka
 from binlogd.node.assembly import identity, make_drainer, make_sink
 from binlogd.node.reloading import Reloading
 from binlogd.node.upstreams import look, open_upstream
@@ -237,7 +237,7 @@ async def test_each_key_of_a_downstream_is_asked_for_or_does_nothing_and_says_so
     is_other: bool,
 ) -> None:
     text = text_for(db_type, tmp_path, is_other=is_other)
-    monkeypatch.setattr(assembly, "check_installed", lambda: None)  # keys, not libraries
+    monkeypatch.setattr(into_kafka, "check_installed", lambda: None)  # keys, not libraries
     setup = setup_of(tmp_path, text)
     disk = PosixDisk(threads=1)
     async with AsyncExitStack() as stack:

@@ -18,7 +18,7 @@ from binlogd.drainer.mysql.apply import LaneWriter
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.drainer.mysql.sink import MySqlSinkOptions
 from binlogd.drainer.rows.parts import Limits
-from binlogd.node.assembly import mysql_options
+from binlogd.node.into_mysql import mysql_options
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.spec import TypeOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.node.assembly import keeps_transactions_whole
+from binlogd.node.replicated import keeps_transactions_whole
 from binlogd.settings import config
 
 

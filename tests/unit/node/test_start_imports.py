@@ -1,0 +1,60 @@
+"""A start imports what its configuration asks for, and nothing for what others are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+OPTIONAL = {
+    *("aiokafka", "aiomysql", "cramjam", "cryptography", "pymysql"),
+    *("deltalake", "fastavro", "numpy", "opentelemetry"),
+    *("pandas", "pyarrow", "pyiceberg", "pyspark"),
+}
+"""Libraries that a node on its defaults does without, by their modules."""
+_PUT_TOGETHER = """
+from types import SimpleNamespace as Some
+from binlogd.commands import serve
+from binlogd.node.assembly import make_replication
+from binlogd.settings.config import parse
+from binlogd.settings.setup import Setup
+
+setup = Setup(parse('''{text}''', "test"))
+upstream = Some(
+    cluster=Some(wait_known=None),
+    tso=Some(observe=None),
+    history=None,
+    skips=Some(commit_tss=frozenset()),
+    table_name=None,
+    schema_at=None,
+)
+assert make_replication(lambda: setup, None, None, upstream, None, None) is not None
+"""
+
+
+def imported(code: str) -> set[str]:
+    """Those of OPTIONAL that are there when this has run."""
+    shown = f"{code}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True)
+    return OPTIONAL & {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_a_node_that_writes_files_imports_no_library_of_another_downstream() -> None:
+    assert imported(_PUT_TOGETHER.format(text="")) == set()
+
+
+@pytest.mark.parametrize(("kind", "library"), [("kafka", "aiokafka"), ("mysql", "aiomysql")])
+def test_what_a_downstream_needs_is_there_before_the_node_serves(kind: str, library: str) -> None:
+    assert library in imported(_PUT_TOGETHER.format(text=f'[syncer]\ndb-type = "{kind}"'))
+
+
+def test_what_reads_certificates_is_there_before_the_node_serves() -> None:
+    with_files = """
+from pathlib import Path
+from binlogd.host.certificates import Expiry
+from binlogd.host.tls import TlsFiles
+Expiry([{files}])
+"""
+    assert "cryptography" in imported(with_files.format(files='TlsFiles(Path("ca.pem"))'))
+    assert imported(with_files.format(files="")) == set()
