@@ -42,11 +42,10 @@ from binlogd.snapshot.export import (
     there_already,
     wanted_spec,
 )
-from binlogd.snapshot.log.events import BATCH_BYTES_MAX
 from binlogd.snapshot.log.prewrites import DdlCommit
 from binlogd.snapshot.log.scan import RowScan, per_task
 from binlogd.snapshot.process.launcher import Notice, Progress, take
-from binlogd.snapshot.process.session import EXPORT_SETTINGS, Say, progress
+from binlogd.snapshot.process.session import Say, progress, settle
 from binlogd.snapshot.spec import ExportSpec, Report, SegmentEntry
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import catalog
@@ -59,12 +58,6 @@ from binlogd.spark.late import doubts_of, newest_version
 from binlogd.spark.request import request
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
-_SETTINGS = {
-    **{name: value for name, value in EXPORT_SETTINGS.items() if ".sql." in name},
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES_MAX),
-}
-"""Those of exports that a session which is there takes."""
 NO_BASE = choice.Chosen(None, NO_TS, "an export on a cluster reads all of the log")
 
 
@@ -140,8 +133,7 @@ def _made(
 ) -> PublishedSnapshot:
     clock = WallClock()
     began_ms = clock.wall_ms()
-    for name, value in _SETTINGS.items():
-        spark.conf.set(name, value)
+    settle(spark)
     with place.begun(Tso(spec.as_of)) as url:
         report = _staged(spark, spec, source, url, notice)
         notice(Progress("publishing", 0, 0))

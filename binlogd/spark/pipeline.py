@@ -27,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from binlogd.archive.store import ArchiveStore
 from binlogd.snapshot.log.packets import PACKETS, PIECE_BYTES
 from binlogd.snapshot.log.scan import ddl_of
+from binlogd.snapshot.process.session import settle
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.base_loader import LoadedBase
 from binlogd.spark.counts import READ, RowCounts, by_table, counted, total
@@ -102,6 +103,7 @@ def start(
 ) -> StreamingQuery:
     """A query that runs until it is stopped or fails, and notes what it does."""
     spark.dataSource.register(BinlogdSource)
+    settle(spark)
     source = {**options.source, "form": target.form}
     asked = request(source)
     offsets, noted = Offsets(options.checkpoint, asked), figures or PipelineFigures(asked)

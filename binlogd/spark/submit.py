@@ -140,13 +140,13 @@ def _spark(spec: SessionSpec, *, is_heard: bool) -> Iterator[SparkSession]:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
     from pyspark.errors import PySparkException
 
-    from binlogd.snapshot.process.session import session
+    from binlogd.snapshot.process.session import PIPELINE_SETTINGS, session
     from binlogd.spark.lake.manifest import PipelineStopped
 
     said: deque[str] = deque(maxlen=_LINES_TOLD)
     try:
         with nullcontext() if is_heard else kept_aside(said):
-            spark = session(spec)
+            spark = session(spec, PIPELINE_SETTINGS)
         try:
             yield spark
         finally:

@@ -58,7 +58,7 @@ def timed(name: str, work: Callable[..., Iterator[T]]) -> Callable[..., Iterator
 def main() -> None:
     """Prints one JSON line per figure."""
     changes = int(sys.argv[1]) if len(sys.argv) > 1 else CHANGES
-    for of, names in ((merging, ("decode", "merge")), (appending, ("write", "commit"))):
+    for of, names in ((merging, ("spread", "merge")), (appending, ("write", "commit"))):
         for each in names:
             setattr(of, each, timed(each, getattr(of, each)))
     with tempfile.TemporaryDirectory() as name:

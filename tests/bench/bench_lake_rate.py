@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
-from binlogd.snapshot.process.session import session
+from binlogd.snapshot.process.session import PIPELINE_SETTINGS, session
 from binlogd.snapshot.spec import SessionSpec
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import open_input
@@ -165,7 +165,7 @@ def rate(directory: Path, url: str, kind: str, executors: int, batch: int) -> No
     """The whole log through Spark, each executor a process with one core."""
     place = directory / f"{kind}-{executors}"
     place.mkdir()
-    more = {**SETTINGS, "spark.master": f"local-cluster[{executors},1,1024]"}
+    more = {**PIPELINE_SETTINGS, **SETTINGS, "spark.master": f"local-cluster[{executors},1,1024]"}
     spark = session(SessionSpec(scratch=str(place)), more)
     try:
         options = {"path": url, "maxTransactionsPerTrigger": str(batch)}

@@ -23,14 +23,21 @@ _POLL_S = 0.25
 Say = Callable[[Event], None]
 
 
-EXPORT_SETTINGS = {
-    "spark.python.daemon.module": "binlogd.snapshot.workers",
-    # plans move a few packets: what is made for many rows would cost more than it saves
+_PACKET_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""What suits exports, and only those."""
+"""Plans move a few packets: what is made for many rows would cost more than it saves."""
+_BATCHES = {
+    # rows may have megabytes each
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES_MAX),
+}
+_DAEMON = "spark.python.daemon.module"
+EXPORT_SETTINGS = {_DAEMON: "binlogd.snapshot.workers", **_PACKET_SETTINGS}
+PIPELINE_SETTINGS = {_DAEMON: "binlogd.spark.workers", **_PACKET_SETTINGS}
+"""What suits exports, or pipelines, and only those."""
 
 
 def session(spec: SessionSpec, more: Mapping[str, str] | None = None) -> SparkSession:
@@ -51,10 +58,8 @@ def session(spec: SessionSpec, more: Mapping[str, str] | None = None) -> SparkSe
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": str(max(8, 2 * spec.cores)),
-        # rows may have megabytes each
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES_MAX),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        **_BATCHES,
     }
     # a Python worker that dies is tried once more
     builder: Any = SparkSession.builder.appName("binlogd-export").master(f"local[{spec.cores},2]")
@@ -62,6 +67,12 @@ def session(spec: SessionSpec, more: Mapping[str, str] | None = None) -> SparkSe
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     return spark
+
+
+def settle(spark: SparkSession) -> None:
+    """Has a session that is there take those of the settings that it can."""
+    for name, value in (_PACKET_SETTINGS | _BATCHES).items():
+        spark.conf.set(name, value)
 
 
 def rehearse(spark: SparkSession) -> None:
