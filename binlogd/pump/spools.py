@@ -55,10 +55,10 @@ class Spools:
         spool = await self._shard(start_ts).log.spool(f"{start_ts}-{next(self._numbers)}")
         try:
             await self._look_at_space()
-            free_bytes = max(0, admission.free_bytes - self.bytes_coming - size)
-            if free_bytes <= admission.free_bytes_min:
+            free_bytes, coming_bytes = admission.free_bytes, self.bytes_coming + size
+            if free_bytes - coming_bytes <= admission.free_bytes_min:
                 self.refused += 1
-                raise DiskFull(free_bytes, admission.free_bytes_min)
+                raise DiskFull(free_bytes, admission.free_bytes_min, coming_bytes)
             self._coming[spool] = size
             yield spool
         finally:

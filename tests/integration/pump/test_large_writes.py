@@ -195,7 +195,7 @@ async def test_one_that_is_not_taken_is_refused_before_it_comes(tmp_path: Path, 
     words = {
         "cluster": "cluster ID are mismatch",
         "paused": "no online",
-        "space": "no available space, available: 0",
+        "space": "available: 14999",
         "size": "message larger than max",
     }[why]
     disk = Measured(tmp_path, SIZE if why == "space" else 1 << 40)
