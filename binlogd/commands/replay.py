@@ -145,5 +145,5 @@ def server_of(url: str, time_zone: str, option: str = "--into") -> MySqlServer:
         port=port,
         user=urllib.parse.unquote(parts.username or "binlogd"),
         password=password,
-        params={"time_zone": time_zone},
+        time_zone=time_zone,
     )

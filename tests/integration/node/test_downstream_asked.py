@@ -67,9 +67,7 @@ def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     file.write_text('data-dir = "data"\n')
     asked = run(tmp_path, "check-config", "-c", str(file), "--ask")
     assert asked.returncode == 2
-    assert (
-        f"data is a file; name a directory that user {os.getuid()} may write" in asked.stderr
-    )
+    assert f"data is a file; name a directory that user {os.getuid()} may write" in asked.stderr
 
 
 UNREACHABLE = {
