@@ -129,7 +129,7 @@ async def test_times_are_read_in_the_zone_that_is_named(mariadb: MariaDb, zone: 
     await replay(iter([made]), TableFilter(), server, is_safe=False)
     (found,) = mariadb.execute("SELECT UNIX_TIMESTAMP(at) DIV 3600 FROM d.t")
     hours = datetime(2020, 1, 2, 8, tzinfo=UTC).timestamp() // 3600
-    assert int(found[0]) == hours - int(zone[1:3])
+    assert int(found[0] or 0) == hours - int(zone[1:3])
 
 
 async def test_a_zone_that_the_server_does_not_know_is_said_before_anything_is_done(
