@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
-from binlogd.host.disk import PosixDisk, check_writable, not_writable
+from binlogd.host.disk import PosixDisk, check_writable
 from binlogd.host.loop import run
 from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import ask_pd_the_time, open_registry
@@ -78,8 +78,8 @@ async def open_existing(setup: Setup) -> UpstreamStore:
 
 async def make_data_dir(setup: Setup, disk: PosixDisk) -> None:
     """Makes the data directory, if it is not there. Raises ConfigError where nobody may write."""
+    check_writable("data-dir", setup.data_dir)
     try:
         await disk.make_directory(setup.data_dir)
     except OSError as error:
-        raise not_writable("data-dir", setup.data_dir, error.strerror or str(error)) from error
-    check_writable("data-dir", setup.data_dir)
+        raise ConfigError(f"data-dir {setup.data_dir}: {error.strerror or error}") from error

@@ -541,17 +541,11 @@ def check_writable(key: str, directory: Path) -> None:
     there = directory
     while not there.exists():  # ends at the root
         there = there.parent
-    if not there.is_dir():
-        raise not_writable(key, directory, f"{there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise not_writable(key, directory, f"no permission to write in {there}")
-
-
-def not_writable(key: str, directory: Path, reason: str) -> ConfigError:
-    """What is wrong with the directory that the configuration names under a key."""
-    return ConfigError(
-        f"{key} {directory}: {reason}; name a directory that user {os.getuid()} may write"
-    )
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = f"no permission to write in {there}" if there.is_dir() else f"{there} is a file"
+        raise ConfigError(
+            f"{key} {directory}: {reason}; name a directory that user {os.getuid()} may write"
+        )
 
 
 @contextlib.contextmanager

@@ -391,17 +391,14 @@ class Pump:
             free_bytes=self._admission.free_bytes,
             free_bytes_min=self._options.free_bytes_min,
             gc=self.caretaker.statistics(),
-            refuses_because=self._refuses_because(),
+            refuses_because=self.caretaker.refusal()
+            if self.state.takes_prewrites
+            else f"the node is {self.state.value}",
             blocked_by=blocked_by,
             blocked_s=blocked_s,
             shards=shards,
             resolvers=resolvers,
         )
-
-    def _refuses_because(self) -> str:
-        if not self.state.takes_prewrites:
-            return f"the node is {self.state.value}"
-        return self.caretaker.refusal()
 
     # --- inside ------------------------------------------------------------------------------
 

@@ -52,7 +52,8 @@ class Spools:
         Raises as `Pump.write` refuses it, and DiskFull where it would not leave the reserve.
         """
         start_ts, size, admission = self._admitted(prewrite), prewrite.whole_bytes, self._admission
-        spool = await self._shard(start_ts).log.spool(f"{start_ts}-{next(self._numbers)}")
+        shard = self._shards[self._routing.shard_of(start_ts)]
+        spool = await shard.log.spool(f"{start_ts}-{next(self._numbers)}")
         try:
             await self._look_at_space()
             free_bytes, coming_bytes = admission.free_bytes, self.bytes_coming + size
@@ -73,10 +74,7 @@ class Spools:
         await spool.finish()
         self._tso.observe(start_ts)
         self.accepted += 1
-        await self._shard(start_ts).put_spool(spool, start_ts)
-
-    def _shard(self, start_ts: Tso) -> Shard:
-        return self._shards[self._routing.shard_of(start_ts)]
+        await self._shards[self._routing.shard_of(start_ts)].put_spool(spool, start_ts)
 
     def _admitted(self, prewrite: Outline) -> Tso:
         """Its start_ts. Raises why it is not taken now."""

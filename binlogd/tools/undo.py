@@ -200,7 +200,7 @@ def _equals(column: NamedColumn) -> bytes:
             " the same way everywhere; take it back on a server, with --into"
         )
     literal = _literal(column.old, column.mysql_type)
-    return sql.beside(column.name, column.mysql_type, literal) + b" = " + literal
+    return sql.is_value(column.name, column.mysql_type, literal)
 
 
 def _literal(value: Value, mysql_type: str) -> bytes:

@@ -96,7 +96,10 @@ class NamedTable:
     def _where(self, row: NamedRow) -> bytes:
         key = self._key_of(row, is_new=False)
         if key:
-            conditions = [_plain(self._columns[name], each) for name, each in key]
+            found_by = [(self._columns[name], each) for name, each in key]
+            conditions = [
+                sql.is_value(there.name, there.data_type, each) for there, each in found_by
+            ]
         else:
             conditions = [
                 self._equals(column, there)
@@ -135,13 +138,9 @@ class NamedTable:
             return name + b" IS NULL"
         if there.is_json:
             return name + b" = CAST(" + literal + b" AS JSON)"
-        plain = _plain(there, literal)
+        plain = sql.is_value(there.name, there.data_type, literal)
         is_text = isinstance(column.old, bytes) and literal.startswith(b"'")
         return plain + sql.as_bytes(name, literal) if is_text else plain
-
-
-def _plain(there: DownstreamColumn, literal: bytes) -> bytes:
-    return sql.beside(there.name, there.data_type, literal) + b" = " + literal
 
 
 def value_literal(value: Value, mysql_type: str) -> bytes:

@@ -596,5 +596,4 @@ class ValueLog:
         log.warning("segment_repaired", path=str(path), size_bytes=size)
 
     async def _failure(self, error: OSError) -> DiskFull | LogFailed:
-        last = max(self._segments, default=FileId(0))
-        return await failed(self._disk, self.path(last), error)
+        return await failed(self._disk, self.path(max(self._segments, default=FileId(0))), error)

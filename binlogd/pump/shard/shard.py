@@ -24,7 +24,6 @@ import structlog
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import BinlogdError, IndexUnavailable, NotOnline, Unavailable
-from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.ports import Disk
 from binlogd.pump.log.entry import WITNESS, Entry, Item
@@ -267,15 +266,11 @@ class Shard:
             await self.log.close()
             changed = self.log.changed()
             if changed and self.index.damage is None:
-                await self._save_segments(changed)
-        finally:
-            await self.index.close()
-
-    async def _save_segments(self, changed: Sequence[Segment]) -> None:
-        try:
-            await self.index.put((), None, changed)
+                await self.index.put((), None, changed)
         except IndexUnavailable as error:  # nothing is lost: the next start finds out by itself
             log.warning("index_not_saved", shard=self.name, cause=str(error))
+        finally:
+            await self.index.close()
 
     # --- deleting ----------------------------------------------------------------------------
 
