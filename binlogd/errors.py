@@ -197,11 +197,13 @@ class Unavailable(BinlogdError):
 class DiskFull(Unavailable):
     """Free space is below the reserve. Text of the original (tidb-binlog pump/storage)."""
 
-    def __init__(self, available_bytes: int, reserve_bytes: int) -> None:
+    def __init__(self, available_bytes: int, reserve_bytes: int, coming_bytes: int = 0) -> None:
+        """`coming_bytes`: of large binlogs that are announced, this one's among them."""
         is_refused = not reserve_bytes and available_bytes > 1 << 20  # by a system with free bytes
+        more = f"; large binlogs of {coming_bytes} bytes are coming" if coming_bytes else ""
         super().__init__(
             f"no available space, available: {available_bytes}, StopWriteAtAvailableSpace:"
-            f" {reserve_bytes}{'; there are bytes: look for inodes (df -i)' * is_refused}"
+            f" {reserve_bytes}{'; there are bytes: look for inodes (df -i)' * is_refused}{more}"
         )
 
 

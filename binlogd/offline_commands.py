@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
-from binlogd.host.disk import PosixDisk
+from binlogd.host.disk import PosixDisk, check_writable
 from binlogd.host.loop import run
 from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import ask_pd_the_time, open_registry
@@ -80,18 +78,8 @@ async def open_existing(setup: Setup) -> UpstreamStore:
 
 async def make_data_dir(setup: Setup, disk: PosixDisk) -> None:
     """Makes the data directory, if it is not there. Raises ConfigError where nobody may write."""
+    check_writable("data-dir", setup.data_dir)
     try:
         await disk.make_directory(setup.data_dir)
     except OSError as error:
-        raise _not_ours(setup.data_dir, error.strerror or str(error)) from error
-    if not setup.data_dir.is_dir():
-        raise _not_ours(setup.data_dir, "is a file")
-    if not os.access(setup.data_dir, os.W_OK | os.X_OK):
-        raise _not_ours(setup.data_dir, "no permission to write")
-
-
-def _not_ours(data_dir: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"data-dir {data_dir}: {reason}; name a directory that user {os.getuid()} may write, by"
-        " data-dir in the configuration or --data-dir"
-    )
+        raise ConfigError(f"data-dir {setup.data_dir}: {error.strerror or error}") from error

@@ -25,13 +25,7 @@ from grpclib.exceptions import GRPCError
 
 from binlogd.binlog import BinlogType, Pulled, late_commits_in
 from binlogd.errors import Corrupt, MalformedBinlog, MissedCommit, PumpUnavailable, Refused
-from binlogd.grpc.channel import (
-    NO_ANSWER,
-    LastingChannel,
-    PlainChannel,
-    unary,
-    woken_cleanly,
-)
+from binlogd.grpc.channel import NO_ANSWER, LastingChannel, PlainChannel, unary, woken_cleanly
 from binlogd.grpc.inbox import Inbox
 from binlogd.host.tls import ClientTls
 from binlogd.tso import Tso

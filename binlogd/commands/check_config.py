@@ -23,6 +23,7 @@ from binlogd.commands.output import say
 from binlogd.commands.status_screen import upstream_text
 from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host import loop
+from binlogd.host.disk import check_writable
 from binlogd.node.assembly import downstream_of
 from binlogd.node.reach import reach
 from binlogd.node.replicated import table_filter
@@ -157,6 +158,7 @@ class _Asked(NamedTuple):
 
 
 def _ask(setup: Setup) -> _Asked:
+    check_writable("data-dir", setup.data_dir)
     cluster_id, _, statistics = loop.run(look(setup))
     if not setup.has_drainer:
         return _Asked(cluster_id, upstream_status(statistics), "", True)

@@ -17,13 +17,7 @@ from binlogd.commands import export_options as options
 from binlogd.commands.console import BytesProgress, ExportProgress
 from binlogd.commands.export_via import check_words, export_via, setup_for
 from binlogd.commands.manner import SUBMITTED
-from binlogd.commands.options import (
-    AddrOption,
-    ConfigOption,
-    DataDirOption,
-    JsonOption,
-    load_setup,
-)
+from binlogd.commands.options import AddrOption, ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.commands.output import say, say_json
 from binlogd.commands.replay import server_of
 from binlogd.commands.running import get_status

@@ -11,13 +11,7 @@ import typer
 
 from binlogd.commands.export import made, resolved_ts, waited
 from binlogd.commands.export_options import SchemaHistory, Types
-from binlogd.commands.options import (
-    AddrOption,
-    ConfigOption,
-    DataDirOption,
-    JsonOption,
-    load_setup,
-)
+from binlogd.commands.options import AddrOption, ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.errors import ConfigError
 from binlogd.exporting import ExportRequest
 from binlogd.settings.quantities import wait_s

@@ -17,7 +17,7 @@ from binlogd.settings.setup import Setup
 
 ANSWER_S = 3.0
 _AGAIN_S = 0.2
-_OK = 200
+_OK, _NOT_READY = 200, 503
 
 
 def health(
@@ -64,5 +64,7 @@ def _asked(setup: Setup, *, ready: bool) -> tuple[bool, str]:
         status, body = asked(setup, "GET", "/readyz", ANSWER_S)
     except NotRunning as error:
         return False, str(error)
+    if status not in (_OK, _NOT_READY):
+        return False, str(NotRunning("/readyz", f"an answer {status} that is none of binlogd"))
     said = body.decode(errors="replace").strip()
     return status == _OK or not ready, "ready" if status == _OK else f"alive, not ready: {said}"

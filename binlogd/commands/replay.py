@@ -31,6 +31,8 @@ from binlogd.tools.replay import Replayed, only_named
 from binlogd.tools.replay import replay as replay_into
 from binlogd.tso import Tso
 
+_TABLES_TOLD_MAX = 5
+
 
 def replay(  # noqa: PLR0913 - typer makes each parameter an option
     paths: Annotated[list[Path], typer.Argument(help="Directories or files: binlog-*.")],
@@ -99,6 +101,8 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
             )
         )
     _say(done, as_json=as_json)
+    if done.counters.rows_missing:
+        raise typer.Exit(1)
 
 
 def _say(done: Replayed, *, as_json: bool) -> None:
@@ -111,9 +115,11 @@ def _say(done: Replayed, *, as_json: bool) -> None:
         f" {counters.rows} rows, {counters.ddls} DDL"
     )
     if counters.rows_missing:
+        tables = ", ".join(name for name, _ in counters.missing_in.most_common(_TABLES_TOLD_MAX))
         say(
-            "the target was not what the files begin with",
-            f"{counters.rows_missing} updates or deletes found no row:",
+            "the target was not what the files begin with, or a DDL gave its rows other values than"
+            " TiDB gave them (docs/howto/tools.md)",
+            f"{counters.rows_missing} updates or deletes found no row, most of them of {tables}:",
         )
 
 
@@ -139,5 +145,5 @@ def server_of(url: str, time_zone: str, option: str = "--into") -> MySqlServer:
         port=port,
         user=urllib.parse.unquote(parts.username or "binlogd"),
         password=password,
-        params={"time_zone": time_zone},
+        time_zone=time_zone,
     )

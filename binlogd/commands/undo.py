@@ -84,10 +84,10 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
             return
     if as_json:
         say_json(counters)
-        return
-    say(
-        f"took back {counters.transactions} transactions, {counters.rows} rows;"
-        f" {counters.rows_missing} rows were not there any more"
-    )
+    else:
+        say(
+            f"took back {counters.transactions} transactions, {counters.rows} rows;"
+            f" {counters.rows_missing} rows were not there any more"
+        )
     if counters.rows_missing:
         raise typer.Exit(1)

@@ -157,6 +157,12 @@ def compared(column: Column) -> bytes:
     return b"(" + name + b" | 0)" if has_last_member(column) else name
 
 
+def is_value(name: str, data_type: str, literal: bytes) -> bytes:
+    """A condition by the name of a column, which stands there as `compared` has it."""
+    is_last = data_type == "set" and literal.isdigit() and int(literal) >> (SET_MEMBERS_MAX - 1)
+    return (b"(" + ident(name) + b" | 0)" if is_last else ident(name)) + b" = " + literal
+
+
 def has_last_member(column: Column) -> bool:
     """Whether it is a SET of as many members as there can be."""
     return column.field_type.tp == Tp.SET and len(column.field_type.elems) == SET_MEMBERS_MAX

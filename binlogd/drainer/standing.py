@@ -9,13 +9,7 @@ from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.errors import Failure
 from binlogd.merge.merge import SourcePosition
-from binlogd.status import (
-    DownstreamStatus,
-    DrainerStatus,
-    FailureStatus,
-    SourceStatus,
-    TrashStatus,
-)
+from binlogd.status import DownstreamStatus, DrainerStatus, FailureStatus, SourceStatus, TrashStatus
 from binlogd.tso import Tso, behind_s
 
 

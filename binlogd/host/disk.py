@@ -536,6 +536,18 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
+def check_writable(key: str, directory: Path) -> None:
+    """Whether this user may write there, or make it; changes nothing. Raises ConfigError."""
+    there = directory
+    while not there.exists():  # ends at the root
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = f"no permission to write in {there}" if there.is_dir() else f"{there} is a file"
+        raise ConfigError(
+            f"{key} {directory}: {reason}; name a directory that user {os.getuid()} may write"
+        )
+
+
 @contextlib.contextmanager
 def disk_errors(path: Path | str) -> Iterator[None]:
     """What a disk refuses in the block is raised as LogFailed of `path`."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from binlogd.host.disk import check_writable
 from binlogd.settings.setup import Setup
 
 
 async def reach(setup: Setup) -> str:
     """Tries the configured downstream, and changes nothing there: a session of a database, a
-    login at one of Kafka's brokers, a question to the schema registry. A warning of what a start
-    goes on without, or "".
+    login at one of Kafka's brokers, a question to the schema registry, a look at a directory. A
+    warning of what a start goes on without, or "".
 
     Raises ConfigError, DownstreamUnavailable.
     """
+    if setup.relay_dir is not None:
+        check_writable("syncer.relay.log-dir", setup.relay_dir)
     match setup.config.syncer.db_type:
         case "kafka":
             from binlogd.node.into_kafka import reach_kafka
@@ -21,4 +24,6 @@ async def reach(setup: Setup) -> str:
             from binlogd.node.into_mysql import reach_mysql
 
             return await reach_mysql(setup)
+        case "file" | "sqlite":
+            check_writable("syncer.to.dir", setup.sink_dir)
     return ""

@@ -18,6 +18,7 @@ import structlog
 
 from binlogd.errors import ConfigError, Corrupt, Unavailable
 from binlogd.host.clock import is_set_within
+from binlogd.host.disk import disk_errors
 from binlogd.ports import Clock, Disk, Space
 from binlogd.pump.admission import Admission
 from binlogd.pump.bases import Bases
@@ -191,20 +192,27 @@ class Caretaker:
         """Looks every few seconds, until `stopping`. As long as space is short, garbage is looked
         for as often: who held it may have let go of it."""
         short_bytes = _SHORT_OF_SPACE * self._admission.free_bytes_min
+        had_space = self._admission.has_space
         while not await is_set_within(stopping, self._space_every_s):
-            had_space = self._admission.has_space
             try:
-                space = await self._disk.space(self._data_dir)
-                self._admission.free_bytes = space.free_bytes
-                self._capacity_bytes = space.capacity_bytes
+                await self.look_at_space()
                 await self.look_for_bases()
-                await self._reserve.keep(free_bytes=space.free_bytes, wanted_bytes=short_bytes)
-            except (OSError, ConfigError, Unavailable) as error:
+                free_bytes = self._admission.free_bytes
+                await self._reserve.keep(free_bytes=free_bytes, wanted_bytes=short_bytes)
+            except (ConfigError, Unavailable, OSError) as error:
                 log.warning("free_space_unknown", cause=str(error))
             if self._admission.free_bytes <= short_bytes:
                 self.trigger()
             if had_space != self._admission.has_space:
                 self.tell_space()
+            had_space = self._admission.has_space
+
+    async def look_at_space(self) -> None:
+        """How much is free now. Raises LogFailed."""
+        with disk_errors(self._data_dir):
+            space = await self._disk.space(self._data_dir)
+        self._admission.free_bytes = space.free_bytes
+        self._capacity_bytes = space.capacity_bytes
 
     # --- looking -----------------------------------------------------------------------------
 

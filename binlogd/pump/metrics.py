@@ -35,7 +35,7 @@ def say_service(out: Exposition, now: ServiceStatistics) -> None:
     out.counter("binlog_pump_loss_binlog_count", "Writes refused or failed.", now.writes_lost)
     out.counter("binlogd_pump_writes", "WriteBinlog calls, probes included.", now.writes)
     out.gauge("binlogd_pump_writes_in_flight", "Not answered yet.", now.writes_in_flight)
-    out.gauge("binlogd_pump_bytes_in_flight", "Announced by those.", now.bytes_in_flight)
+    out.gauge("binlogd_pump_bytes_in_flight", "Held for those.", now.bytes_in_flight)
     out.gauge("binlogd_pump_writes_held_back", "Wait for memory.", now.writes_held_back)
     out.counter("binlogd_pump_bytes_received", "In WriteBinlog messages.", now.bytes_received)
     out.gauge("binlogd_pump_pullers", "PullBinlogs streams now.", now.pullers)
@@ -70,6 +70,8 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
     _say_chaser(out, shards)
     out.counter("binlogd_pump_fake_binlogs", "Written by this Pump.", now.fakes)
     out.gauge("binlogd_pump_write_queue_bytes", "Taken, not durable yet.", now.write_queue_bytes)
+    coming, what = now.spooled_bytes_coming, "Of large binlogs that go to files of their own."
+    out.gauge("binlogd_pump_spooled_bytes_coming", what, coming)
     out.gauge("binlogd_pump_free_bytes_min", "Writes stop below.", now.free_bytes_min)
     out.gauge(
         "binlogd_pump_gc_hold_ts",

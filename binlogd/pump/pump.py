@@ -19,13 +19,7 @@ from pathlib import Path
 import structlog
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import (
-    BinlogdError,
-    LogFailed,
-    NotOnline,
-    RecordTooLarge,
-    Unavailable,
-)
+from binlogd.errors import BinlogdError, LogFailed, NotOnline, RecordTooLarge, Unavailable
 from binlogd.host.clock import is_set_within
 from binlogd.host.disk import disk_errors
 from binlogd.log.directory import LOCK_FILE, pump_directory, shard_name
@@ -102,6 +96,7 @@ class PumpStatistics:
     fakes: int
     write_queue_bytes: int
     write_queue_bytes_max: int
+    spooled_bytes_coming: int
     free_bytes: int
     free_bytes_min: int
     gc: CaretakerStatistics
@@ -155,7 +150,14 @@ class Pump:
         self._router = Router(routing, high=max(shard.max_seen_ts for shard in shards))
         self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
-        self.spools = Spools(self._shards, routing, self._admission, tso, self._look_ahead)
+        self.spools = Spools(
+            self._shards,
+            routing,
+            self._admission,
+            tso,
+            self._look_ahead,
+            self.caretaker.look_at_space,
+        )
         """Large Prewrites are written by it."""
         self._ahead_max_ms = int(options.ahead_max_s * 1000)
         self._accepted = self._refused = self._fakes = 0
@@ -385,20 +387,18 @@ class Pump:
             fakes=self._fakes,
             write_queue_bytes=self._budget.size,
             write_queue_bytes_max=self._options.memory_budget_bytes // 2,
+            spooled_bytes_coming=self.spools.bytes_coming,
             free_bytes=self._admission.free_bytes,
             free_bytes_min=self._options.free_bytes_min,
             gc=self.caretaker.statistics(),
-            refuses_because=self._refuses_because(),
+            refuses_because=self.caretaker.refusal()
+            if self.state.takes_prewrites
+            else f"the node is {self.state.value}",
             blocked_by=blocked_by,
             blocked_s=blocked_s,
             shards=shards,
             resolvers=resolvers,
         )
-
-    def _refuses_because(self) -> str:
-        if not self.state.takes_prewrites:
-            return f"the node is {self.state.value}"
-        return self.caretaker.refusal()
 
     # --- inside ------------------------------------------------------------------------------
 

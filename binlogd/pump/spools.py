@@ -6,8 +6,7 @@ early leaves nothing in the log, and keeps nobody from it while its bytes come.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -32,13 +31,19 @@ class Spools:
         admission: Admission,
         tso: TsoSource,
         look_ahead: Callable[[], None],
+        look_at_space: Callable[[], Awaitable[None]],
     ) -> None:
-        """`look_ahead` brings the horizon of `admission` up to now."""
+        """`look_ahead` brings the horizon of `admission` up to now, `look_at_space` its room."""
         self._shards, self._routing, self._admission = shards, routing, admission
-        self._tso, self._look_ahead = tso, look_ahead
+        self._tso, self._look_ahead, self._look_at_space = tso, look_ahead, look_at_space
         self._numbers = count(1)
-        self._bytes = 0  # that will have come
+        self._coming: dict[Spool, int] = {}  # and how large each will be
         self.accepted = self.refused = 0
+
+    @property
+    def bytes_coming(self) -> int:
+        """What was announced and has not come."""
+        return sum(size - spool.payload_bytes for spool, size in self._coming.items())
 
     @asynccontextmanager
     async def begun(self, prewrite: Outline) -> AsyncIterator[Spool]:
@@ -47,20 +52,20 @@ class Spools:
         Raises as `Pump.write` refuses it, and DiskFull where it would not leave the reserve.
         """
         start_ts, size, admission = self._admitted(prewrite), prewrite.whole_bytes, self._admission
-        free_bytes = max(0, admission.free_bytes - self._bytes - size)
-        if free_bytes <= admission.free_bytes_min:
-            self.refused += 1
-            raise DiskFull(free_bytes, admission.free_bytes_min)
-        self._bytes += size
+        shard = self._shards[self._routing.shard_of(start_ts)]
+        spool = await shard.log.spool(f"{start_ts}-{next(self._numbers)}")
         try:
-            spool = await self._shard(start_ts).log.spool(f"{start_ts}-{next(self._numbers)}")
-            try:
-                yield spool
-            finally:
-                if not spool.is_given:
-                    await spool.drop()
+            await self._look_at_space()
+            free_bytes, coming_bytes = admission.free_bytes, self.bytes_coming + size
+            if free_bytes - coming_bytes <= admission.free_bytes_min:
+                self.refused += 1
+                raise DiskFull(free_bytes, admission.free_bytes_min, coming_bytes)
+            self._coming[spool] = size
+            yield spool
         finally:
-            self._bytes -= size
+            self._coming.pop(spool, None)
+            if not spool.is_given:
+                await spool.drop()
 
     async def write(self, prewrite: Outline, spool: Spool) -> None:
         """Returns when it is durable. Raises why it was refused, or could not be written."""
@@ -69,18 +74,7 @@ class Spools:
         await spool.finish()
         self._tso.observe(start_ts)
         self.accepted += 1
-        is_over: asyncio.Future[BinlogdError | None] = asyncio.get_running_loop().create_future()
-
-        def settled(error: BinlogdError | None) -> None:
-            if not is_over.done():  # else whoever waited has given up
-                is_over.set_result(error)
-
-        self._shard(start_ts).put_spool(spool, start_ts, settled)
-        if (error := await is_over) is not None:
-            raise error
-
-    def _shard(self, start_ts: Tso) -> Shard:
-        return self._shards[self._routing.shard_of(start_ts)]
+        await self._shards[self._routing.shard_of(start_ts)].put_spool(spool, start_ts)
 
     def _admitted(self, prewrite: Outline) -> Tso:
         """Its start_ts. Raises why it is not taken now."""

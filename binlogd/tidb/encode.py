@@ -12,13 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from binlogd.tidb.columns import Value
-from binlogd.tidb.datum import (
-    Flag,
-    as_signed,
-    compact_bytes,
-    comparable_float,
-    comparable_int,
-)
+from binlogd.tidb.datum import Flag, as_signed, compact_bytes, comparable_float, comparable_int
 from binlogd.tidb.decimals import decimal_bytes
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.jsonb import json_bytes

@@ -25,14 +25,7 @@ from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
 from binlogd.tidb.schema import Named
 from binlogd.tidb.times import duration_text
-from binlogd.tools.checksums import (
-    INTEGERS,
-    NULL,
-    Checksums,
-    checksums,
-    checksums_of,
-    text_of,
-)
+from binlogd.tools.checksums import INTEGERS, NULL, Checksums, checksums, checksums_of, text_of
 from binlogd.tools.verify import shape_of
 from binlogd.tso import NO_TS, Tso
 

@@ -192,15 +192,15 @@ def _conditions(row: NamedRow) -> Iterator[bytes]:
 
 
 def _equals(column: NamedColumn) -> bytes:
-    name = sql.ident(column.name)
     if column.old is None:
-        return name + b" IS NULL"
+        return sql.ident(column.name) + b" IS NULL"
     if column.mysql_type == "json":
         raise GaveUp(
             f"a table without a key has the JSON column {column.name}, by which no row is found in"
             " the same way everywhere; take it back on a server, with --into"
         )
-    return name + b" = " + _literal(column.old, column.mysql_type)
+    literal = _literal(column.old, column.mysql_type)
+    return sql.is_value(column.name, column.mysql_type, literal)
 
 
 def _literal(value: Value, mysql_type: str) -> bytes:

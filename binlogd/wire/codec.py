@@ -20,15 +20,7 @@ from binlogd.errors import MalformedBinlog
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.tidb.varint import bytes_field
 from binlogd.tso import Tso
-from binlogd.wire.fields import (
-    BYTES,
-    VARINT,
-    each_field,
-    int64,
-    read_uvarint,
-    signed,
-    uvarint,
-)
+from binlogd.wire.fields import BYTES, VARINT, each_field, int64, read_uvarint, signed, uvarint
 
 
 class WriteRequest(NamedTuple):

@@ -8,7 +8,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,17 @@ def test_status_of_nobody_ends_with_code_1(tmp_path: Path) -> None:
     done = run(tmp_path, "status", "--addr", "127.0.0.1:1", "--json")
     assert done.returncode == 1
     assert "no binlogd answers at http://127.0.0.1:1/status" in done.stderr
+
+
+def test_another_server_at_the_address_is_no_healthy_binlogd(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:  # 501, in HTML
+        answering = threading.Thread(target=other.handle_request)
+        answering.start()
+        done = run(tmp_path, "health", "--addr", f"127.0.0.1:{other.server_port}")
+        answering.join()
+    assert done.returncode == 1
+    assert "no binlogd answers at /readyz: an answer 501" in done.stdout
+    assert "<" not in done.stdout
 
 
 def test_status_tells_state_watermark_checkpoint_and_lag(appliance: Appliance) -> None:

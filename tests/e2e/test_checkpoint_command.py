@@ -42,3 +42,11 @@ def test_a_copy_of_an_earlier_moment_is_brought_up_to_date(
     held = mariadb.execute("SELECT COUNT(*), COUNT(DISTINCT n) FROM bank.ledger")
     assert held == [(b"%d" % (COUNT - 1), b"%d" % (COUNT - 1))]
     assert mariadb.execute("SELECT SUM(money) FROM bank.account") == [(b"%d" % bank.TOTAL,)]
+
+
+def test_where_nobody_has_written_there_is_no_checkpoint(tmp_path: Path, mariadb: MariaDb) -> None:
+    appliance = Appliance(tmp_path, history=b"[]", syncer=into_mariadb(mariadb))
+    asked = run(tmp_path, "checkpoint", "--config", str(appliance.config_file))
+    assert asked.returncode == 2
+    assert "no Drainer has written there yet, or syncer.to.checkpoint.schema names" in asked.stderr
+    assert "ignore-table" not in asked.stderr, "it is no table of the replica"

@@ -18,13 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from binlogd.drainer.files.log import (
-    COMPRESSED_SUFFIX,
-    HEAD,
-    LogFile,
-    compressed_name,
-    log_files,
-)
+from binlogd.drainer.files.log import COMPRESSED_SUFFIX, HEAD, LogFile, compressed_name, log_files
 from binlogd.drainer.messages.pb import head_of
 from binlogd.errors import BinlogdError, CorruptPayload, CorruptRelay
 from binlogd.host.clock import is_set_within

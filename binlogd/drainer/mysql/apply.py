@@ -19,10 +19,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from binlogd.drainer.mysql.writer import (
-    LaneContext,
-    RowWriter,
-)
+from binlogd.drainer.mysql.writer import LaneContext, RowWriter
 from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition, low_water
 from binlogd.drainer.rows.target import Reader

@@ -186,7 +186,7 @@ class MySqlServer:
     """Where the downstream is, and what its sessions are to be like.
 
     `sql_mode` None is the mode under which all that TiDB may hold can be written. `params` are
-    session variables of the operator, which win.
+    session variables of the operator, which win. `time_zone` is that of the moments in literals.
     """
 
     host: str
@@ -195,6 +195,7 @@ class MySqlServer:
     password: str = field(repr=False)
     sql_mode: str | None = None
     params: Mapping[str, str] = field(default_factory=dict)
+    time_zone: str = "+00:00"
     tls: ClientTls | None = None
     """With it, nothing is said to a server that does not speak TLS."""
     times: QueryTimes = field(default_factory=lambda: QueryTimes(), repr=False, compare=False)
@@ -230,7 +231,7 @@ _WISHES = (
 
 
 WITHOUT_EFFECT = frozenset({"time_zone"})
-"""Sessions are in UTC and literals too: what a TIMESTAMP holds is the same under any zone."""
+"""Sessions are in the zone of the literals: what a TIMESTAMP holds is the same under any other."""
 
 
 class SqlSession:
@@ -276,7 +277,8 @@ class SqlSession:
             ours = error if isinstance(error, SqlRefused) else _ours(error, server)
             if isinstance(ours, SqlRefused):
                 ours = ConfigError(
-                    f"{server} refuses a session: {ours}; see syncer.sql-mode and syncer.to.params"
+                    f"{server} refuses a session: {ours}; see syncer.sql-mode and syncer.to.params,"
+                    " or --time-zone"
                 )
             raise ours from error
         finally:
@@ -292,8 +294,8 @@ class SqlSession:
                 await self.run(b"SET SESSION " + wish)
         base = session_mode(server.sql_mode, for_rows=for_rows)
         await self.run(
-            b"SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = "
-            + sql.text(base)
+            b"SET SESSION time_zone = %b, foreign_key_checks = 0, sql_mode = %b"
+            % (sql.text(server.time_zone), sql.text(base))
         )
         for mode in _MARIADB_MODES_OF_ROWS if for_rows else _MARIADB_MODES:
             with suppress(SqlRefused):

@@ -12,7 +12,8 @@ Source: tidb-binlog reparo/syncer/mysql.go, pkg/loader.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
@@ -53,12 +54,13 @@ class NamedOptions:
 @dataclass(slots=True)
 class NamedCounters:
     """What was applied. `rows_missing`: updates and deletes that found no row (not told where rows
-    are written safely)."""
+    are written safely), `missing_in` by table."""
 
     transactions: int = 0
     rows: int = 0
     ddls: int = 0
     rows_missing: int = 0
+    missing_in: Counter[str] = field(default_factory=Counter)
     retries: int = 0
 
 
@@ -111,7 +113,8 @@ class NamedApplier:
         )
         self.counters.transactions += len(self._batch)
         self.counters.rows += rows
-        self.counters.rows_missing += missing
+        self.counters.rows_missing += missing.total()
+        self.counters.missing_in += missing
         self.applied_ts = self._batch[-1].commit_ts
         self._batch, self._batch_bytes = [], 0
 
@@ -123,10 +126,10 @@ class NamedApplier:
 
     # --- rows ------------------------------------------------------------------------------
 
-    async def _transaction(self) -> tuple[int, int]:
-        """The batch as one downstream transaction: its rows, and those that were not found."""
+    async def _transaction(self) -> tuple[int, Counter[str]]:
+        """The batch as one downstream transaction: its rows, and by table those not found."""
         assert self._rows is not None, "apply before open"
-        session, rows, missing = self._rows, 0, 0
+        session, rows, missing = self._rows, 0, Counter[str]()
         try:
             for transaction in self._batch:
                 run = _Run(session, transaction.commit_ts, self._options.statement_bytes_max)
@@ -142,7 +145,7 @@ class NamedApplier:
             self.counters.retries += isinstance(error, TryAgain)
             await session.run(b"ROLLBACK")
             raise
-        return rows, 0 if self._options.is_safe else missing
+        return rows, Counter() if self._options.is_safe else missing
 
     async def _table(self, row: NamedRow, commit_ts: Tso) -> NamedTable:
         key = row.database, row.table
@@ -228,7 +231,7 @@ class _Run:
     """Pieces of one transaction, joined to statements while they have one head."""
 
     def __init__(self, session: SqlSession, commit_ts: Tso, bytes_max: int) -> None:
-        self.missing = 0
+        self.missing = Counter[str]()
         self._session, self._commit_ts, self._bytes_max = session, commit_ts, bytes_max
         self._pieces: list[Piece] = []
         self._table: NamedTable | None = None
@@ -257,7 +260,7 @@ class _Run:
             shown = statement.decode("utf-8", "replace")
             raise error.of_rows(self._commit_ts, shortened(shown)) from error
         if first.finds_row:
-            self.missing += max(0, len(self._pieces) - done.affected)
+            self.missing[self._table.told] += max(0, len(self._pieces) - done.affected)
         self._pieces, self._size_bytes = [], 0
 
     async def _look_at_warnings(self, statement: bytes, table: NamedTable) -> None:

@@ -45,7 +45,7 @@ class NamedTable:
         self.members = frozenset(
             each.name.lower() for each in downstream.columns if each.data_type in ("enum", "set")
         )
-        self._name = sql.qualified(database, table)
+        self._name, self.told = sql.qualified(database, table), f"{database}.{table}"
         self._columns = {each.name.lower(): each for each in downstream.columns}
         self._keys = [tuple(name.lower() for name in key.columns) for key in downstream.keys]
         self._is_safe = is_safe
@@ -85,8 +85,10 @@ class NamedTable:
 
     def _delete(self, row: NamedRow) -> Piece:
         key = self._key_of(row, is_new=False)
-        if len(key) == 1 or (key and all(self._columns[name].is_found_in_lists for name, _ in key)):
-            head = sql.delete_head(self._name, [self._columns[name].name for name, _ in key])
+        found_by = [self._columns[name] for name, _ in key]
+        is_alone = len(key) == 1 and found_by[0].data_type != "set"
+        if is_alone or (key and all(each.is_found_in_lists for each in found_by)):
+            head = sql.delete_head(self._name, [each.name for each in found_by])
             return Piece(head, sql.tuple_of([literal for _, literal in key]), finds_row=True)
         statement = b"DELETE FROM " + self._name + self._where(row)
         return Piece(b"", statement, finds_row=True)
@@ -94,7 +96,10 @@ class NamedTable:
     def _where(self, row: NamedRow) -> bytes:
         key = self._key_of(row, is_new=False)
         if key:
-            conditions = [sql.ident(self._columns[name].name) + b" = " + each for name, each in key]
+            found_by = [(self._columns[name], each) for name, each in key]
+            conditions = [
+                sql.is_value(there.name, there.data_type, each) for there, each in found_by
+            ]
         else:
             conditions = [
                 self._equals(column, there)
@@ -133,7 +138,7 @@ class NamedTable:
             return name + b" IS NULL"
         if there.is_json:
             return name + b" = CAST(" + literal + b" AS JSON)"
-        plain = name + b" = " + literal
+        plain = sql.is_value(there.name, there.data_type, literal)
         is_text = isinstance(column.old, bytes) and literal.startswith(b"'")
         return plain + sql.as_bytes(name, literal) if is_text else plain
 

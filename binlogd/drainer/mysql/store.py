@@ -436,6 +436,11 @@ def _row(found: tuple[Any, ...]) -> Row:
 
 
 def _refused(error: SqlRefused) -> ConfigError:
+    if error.code in NO_TABLE:
+        return ConfigError(
+            f"there is no checkpoint: {error.reason}: no Drainer has written there yet, or"
+            " syncer.to.checkpoint.schema names another place"
+        )
     return ConfigError(
         f"the downstream refuses the checkpoint tables: {error}; the user needs CREATE, SELECT,"
         " INSERT, UPDATE and DELETE on the checkpoint schema (syncer.to.checkpoint.schema)"

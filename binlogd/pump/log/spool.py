@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from binlogd.errors import LogFailed
+from binlogd.host.threads import over
 from binlogd.log import record
 from binlogd.ports import AppendFile, Disk
 from binlogd.pump.log.failure import failed
@@ -36,12 +37,12 @@ class Spool:
         """A new one, with room for the header of the record."""
         opening = asyncio.get_running_loop().create_task(disk.open_append(path, create=True))
         try:
-            spool = cls(disk, path, await asyncio.shield(opening))
+            spool = cls(disk, path, await over(opening))
         except OSError as error:
             raise await failed(disk, path, error) from error
         except asyncio.CancelledError:  # the file is made all the same
             with suppress(OSError):
-                await cls(disk, path, await opening).drop()
+                await cls(disk, path, opening.result()).drop()
             raise
         try:
             await spool._append(bytes(record.HEADER_BYTES))
@@ -88,7 +89,10 @@ class Spool:
             raise await failed(self._disk, self.path, error) from error
 
     async def drop(self) -> None:
-        """Removes it. Raises nothing: the next start removes what is left."""
+        """Removes it, also when who asks is cancelled. The next start removes what is left."""
+        await over(asyncio.get_running_loop().create_task(self._drop()))
+
+    async def _drop(self) -> None:
         await self.file.close()
         try:
             await self._disk.remove([self.path])

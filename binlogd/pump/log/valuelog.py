@@ -88,6 +88,7 @@ class ValueLog:
         self._current: AppendFile | None = None
         self._is_poisoned = False
         self._flushed_at = 0  # where the last acknowledged batch in the current segment began
+        self._refused: Path | None = None  # may be there, with a record that nobody was told of
 
     # --- opening ---------------------------------------------------------------------------
 
@@ -124,8 +125,7 @@ class ValueLog:
             opened._set(replace(segment, size_bytes=found[fid]))
         for segment in known:
             opened._check_known(segment)
-        missing = next(missing_fids(opened._segments, first_fid), None)
-        if missing is not None:
+        if (missing := next(missing_fids(opened._segments, first_fid), None)) is not None:
             raise CorruptRecord(opened.path(missing), 0, MISSING)
         await opened._sync_last()
         return opened
@@ -213,7 +213,8 @@ class ValueLog:
         try:
             await self._seal_off(await self._writable())
             fid = FileId(max(self._segments) + 1)
-            await spool.become(self.path(fid))
+            self._refused = self.path(fid)
+            await spool.become(self._refused)
         except OSError as error:
             await self._cut_now()
             raise await self._failure(error) from error
@@ -522,14 +523,14 @@ class ValueLog:
     async def _create(self, fid: FileId) -> None:
         path = self.path(fid)
         try:
-            created = await self._disk.open_append(path, create=True)
+            self._current = await self._disk.open_append(path, create=True)
         except FileExistsError:
-            # An earlier attempt made the name and failed to sync it; nothing was ever written.
-            if (await self._disk.sizes(self._directory)).get(path.name, 0) > 0:
+            # An earlier attempt made the name and failed to sync it; what it has was refused.
+            sizes = await self._disk.sizes(self._directory)
+            if sizes.get(path.name, 0) > 0 and path != self._refused:
                 raise
             await self._disk.remove([path])
-            created = await self._disk.open_append(path, create=True)
-        self._current = created
+            self._current = await self._disk.open_append(path, create=True)
         self._flushed_at = 0
         self._set(Segment(fid, is_sealed=False, size_bytes=0))
 
@@ -587,8 +588,7 @@ class ValueLog:
         end = await self._scan(fid, min(self._flushed_at, size)).ended()
         if end.ending is not Ending.WHOLE:
             raise await self._damage(fid, end)
-        reopened = await self._disk.open_append(path, create=False)
-        self._current = reopened
+        self._current = reopened = await self._disk.open_append(path, create=False)
         await self._seal(reopened)
         self._is_poisoned = False
         self._current = None
@@ -596,5 +596,4 @@ class ValueLog:
         log.warning("segment_repaired", path=str(path), size_bytes=size)
 
     async def _failure(self, error: OSError) -> DiskFull | LogFailed:
-        last = max(self._segments, default=FileId(0))
-        return await failed(self._disk, self.path(last), error)
+        return await failed(self._disk, self.path(max(self._segments, default=FileId(0))), error)

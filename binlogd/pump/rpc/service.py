@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Protocol, cast
@@ -23,11 +23,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.binlog import CommittedBinlog, Late
-from binlogd.errors import (
-    BinlogdError,
-    MalformedBinlog,
-    WrongCluster,
-)
+from binlogd.errors import BinlogdError, MalformedBinlog, WrongCluster
 from binlogd.grpc.lane import CallSink
 from binlogd.grpc.messages import (
     ARRIVAL_S,
@@ -53,13 +49,7 @@ from binlogd.ports import BinlogSource, ClusterIdentity
 from binlogd.pump.budget import Budget
 from binlogd.pump.log.spool import Spool
 from binlogd.pump.rpc.batches import BatchService
-from binlogd.pump.rpc.large import (
-    SLOWER,
-    SPOOLED_BYTES_HELD,
-    large_write,
-    received,
-    spooled,
-)
+from binlogd.pump.rpc.large import SLOWER, SPOOLED_BYTES_HELD, large_write, received, spooled
 from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
 from binlogd.pump.rpc.refusals import missed, refusal, unreadable
 from binlogd.pump.spools import Spools
@@ -287,17 +277,20 @@ class PumpService:
         """Writes a request to a file as it comes, and makes that a part of the log."""
         clock = asyncio.get_running_loop().time
         patience_s, begin_s = self._limits.arrival_s, clock()
-        first = await in_time(piece(stream, PIECE_BYTES), 0, patience_s)
-        begun = large_write(first, message_bytes=size_bytes)
-        if begun is None:
-            return await self._of_whole(stream, first, size_bytes)
         outcome: BinlogdError | None = None
         try:
-            await self._admitted(codec.WriteRequest(begun.cluster_id, begun.prewrite))
-            async with spools.begun(begun.prewrite) as spool:
-                async with self._held(SPOOLED_BYTES_HELD):
-                    arriving = spooled(stream, begun, spool)
-                    is_as_begun = await in_time(arriving, size_bytes * SLOWER, patience_s)
+            async with AsyncExitStack() as until_written:
+                async with self._held(SPOOLED_BYTES_HELD, size_bytes):
+                    first = await in_time(piece(stream, PIECE_BYTES), 0, patience_s)
+                    begun = large_write(first, message_bytes=size_bytes)
+                    if begun is not None:
+                        await self._admitted(codec.WriteRequest(begun.cluster_id, begun.prewrite))
+                        spooling = spools.begun(begun.prewrite)
+                        spool = await until_written.enter_async_context(spooling)
+                        arriving = spooled(stream, begun, spool)
+                        is_as_begun = await in_time(arriving, size_bytes * SLOWER, patience_s)
+                if begun is None:
+                    return await self._of_whole(stream, first, size_bytes)
                 if not is_as_begun:
                     return await self._read_back(begun.cluster_id, spool)
                 begin_s = clock()
@@ -360,31 +353,31 @@ class PumpService:
         else:
             self._note_idle()
 
-    async def _take_room(self, size_bytes: int) -> None:
-        """Room for a message, before more of it is read than its stream's window lets in.
+    async def _take_room(self, size_bytes: int, coming_bytes: int = 0) -> None:
+        """Room for a message, or for what is held of one that is larger, before more of it is read
+        than its stream's window lets in.
 
         What waits unread takes from the window of its connection. It is kept so small that those
         who have room can always go on on the same connection.
         """
+        unread = 0
         if not self._room.has_room(size_bytes):
-            unread = min(size_bytes, self._limits.stream_window_bytes)
+            unread = min(max(size_bytes, coming_bytes), self._limits.stream_window_bytes)
             if self._bytes_unread + unread > self._limits.bytes_waiting_max:
                 raise GRPCError(
                     Status.UNAVAILABLE,
                     f"{self._room.size} bytes of unanswered binlogs are in flight already, and"
                     f" {self._room.waiting} more wait",
                 )
-            self._bytes_unread += unread
-            try:
-                await self._room.take(size_bytes)
-            finally:
-                self._bytes_unread -= unread
-        else:
+        self._bytes_unread += unread
+        try:
             await self._room.take(size_bytes)
+        finally:
+            self._bytes_unread -= unread
 
     @asynccontextmanager
-    async def _held(self, size_bytes: int) -> AsyncIterator[None]:
-        await self._take_room(size_bytes)
+    async def _held(self, size_bytes: int, coming_bytes: int = 0) -> AsyncIterator[None]:
+        await self._take_room(size_bytes, coming_bytes)
         try:
             yield
         finally:

@@ -115,8 +115,7 @@ class ShardSource:
         if lost:
             await self._locate(lost)
             kept, reached = cut(kept, reached, self._options.bytes_max)
-        large_bytes = self._large_bytes
-        kept, reached, next_bytes = apart(kept, reached, large_bytes=large_bytes, alone=alone)
+        kept, reached, next_bytes = apart(kept, reached, large_bytes=self._large_bytes, alone=alone)
         fetched = await self._fetched([each for each in kept if _is_elsewhere(each)])
         real = {each.commit_ts for each in kept if not each.is_fake}
         binlogs = []

@@ -24,7 +24,6 @@ import structlog
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import BinlogdError, IndexUnavailable, NotOnline, Unavailable
-from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.ports import Disk
 from binlogd.pump.log.entry import WITNESS, Entry, Item
@@ -111,6 +110,7 @@ class _Spooled(NamedTuple):
     spool: Spool
     start_ts: Tso
     settled: Settled
+    since_s: float
 
 
 class Shard:
@@ -195,15 +195,18 @@ class Shard:
         self._queue.append(_Batch(items, settled, asyncio.get_running_loop().time()))
         self._queued.set()
 
-    def put_spool(self, spool: Spool, start_ts: Tso, settled: Settled) -> None:
-        """`put` for one prewrite that is spooled, and dropped if it is not taken. What is queued
+    def put_spool(self, spool: Spool, start_ts: Tso) -> asyncio.Future[None]:
+        """`submit` for one prewrite that is spooled, and dropped if it is not taken. What is queued
         before it may be written later: until it is acknowledged, its Commit has no timestamp."""
-        if self._is_closing:
-            settled(NotOnline("offline"))
-            return
-        spool.is_given = True
-        self._spools.append(_Spooled(spool, start_ts, settled))
-        self._queued.set()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        spool.is_given = not self._is_closing
+        if spool.is_given:
+            self._spools.append(_Spooled(spool, start_ts, partial(_end, done), loop.time()))
+            self._queued.set()
+        else:
+            done.set_exception(NotOnline("offline"))
+        return done
 
     def witness(self, ts: Tso) -> None:
         """Takes note that `ts` was handed out before anything that is submitted from now on."""
@@ -263,15 +266,11 @@ class Shard:
             await self.log.close()
             changed = self.log.changed()
             if changed and self.index.damage is None:
-                await self._save_segments(changed)
-        finally:
-            await self.index.close()
-
-    async def _save_segments(self, changed: Sequence[Segment]) -> None:
-        try:
-            await self.index.put((), None, changed)
+                await self.index.put((), None, changed)
         except IndexUnavailable as error:  # nothing is lost: the next start finds out by itself
             log.warning("index_not_saved", shard=self.name, cause=str(error))
+        finally:
+            await self.index.close()
 
     # --- deleting ----------------------------------------------------------------------------
 
@@ -407,12 +406,15 @@ class Shard:
 
     async def _take_over(self, spooled: _Spooled) -> int:
         """Writes one that is spooled: returns how many writers were answered."""
-        spool, start_ts, settled = spooled
+        spool, start_ts, settled, since_s = spooled
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
         try:
             first = await self.log.take_over(spool, start_ts)
         except Unavailable as error:
             log.warning("append_failed", shard=self.name, records=1, cause=str(error))
             self._measures.errors["write_binlog_batch"] += 1
+            self._failed_records += 1
             await _refuse(spooled, error)
             return 1
         except BaseException as error:
@@ -420,11 +422,17 @@ class Shard:
             raise
         size, tp = spool.payload_bytes, BinlogType.PREWRITE.value
         entry = Entry(tp, start_ts, NO_TS, first.fid, first.offset, size)
-        self.sorter.prewrite(start_ts, entry.place, asyncio.get_running_loop().time())
+        now_s = clock()
+        self.sorter.prewrite(start_ts, entry.place, now_s)
         self._groups += 1
         self._written_records += 1
         self._written_bytes += size
-        self._measures.sizes["single"].observe_all([size])
+        for kind, from_s in (("single", since_s), ("batch", begin_s)):
+            self._measures.sizes[kind].observe(size)
+            self._measures.seconds[kind].observe(now_s - from_s)
+        if self._options.slow is not None:
+            items = [Item(tp, start_ts, NO_TS, b"")]
+            self._options.slow.answered(items, came_s=now_s - since_s, begun_s=now_s - begin_s)
         self.filer.logged([entry])
         self.sorted_on()
         settled(None)

@@ -23,15 +23,7 @@ import pyarrow.compute as pc
 
 from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.rowkey import NUMBER_BYTES
-from binlogd.tidb.datum import (
-    COMPACT,
-    DECIMAL,
-    FIXED_BODY,
-    UVARINT,
-    VARINT,
-    Flag,
-    skip_datum,
-)
+from binlogd.tidb.datum import COMPACT, DECIMAL, FIXED_BODY, UVARINT, VARINT, Flag, skip_datum
 from binlogd.tidb.decimals import PRECISION_MAX, SCALE_MAX, decimal_size
 
 Bytes = npt.NDArray[np.uint8]

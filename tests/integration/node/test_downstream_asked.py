@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -41,6 +42,32 @@ def test_a_downstream_that_does_not_answer_is_said(tmp_path: Path) -> None:
     assert asked.returncode == 1, asked.stderr
     warning = json.loads(asked.stdout)["downstream_warning"]
     assert warning.startswith("the downstream cannot be used:")
+
+
+@pytest.mark.parametrize("db_type", ["file", "sqlite"])
+def test_a_place_that_cannot_be_written_is_said_before_anything_comes(
+    tmp_path: Path, db_type: str
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+    syncer = f'[syncer]\ndb-type = "{db_type}"\n[syncer.to]\ndir = "{tmp_path / "taken" / "out"}"\n'
+    with closing(Appliance(tmp_path, history=b"[]", syncer=syncer)) as appliance:
+        asked = run(tmp_path, "check-config", "-c", str(appliance.config_file), "--ask")
+        assert asked.returncode == 1, asked.stderr
+        said = f"syncer.to.dir {tmp_path / 'taken' / 'out'}: {tmp_path / 'taken'} is a file"
+        assert f"warning: the downstream cannot be used: {said}" in asked.stdout
+        appliance.start()
+        appliance.wait(lambda status: said in status["drainer"]["error"])
+        (tmp_path / "taken").unlink()
+        appliance.wait(lambda status: not status["drainer"]["error"])
+
+
+def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    file = tmp_path / "binlogd.toml"
+    file.write_text('data-dir = "data"\n')
+    asked = run(tmp_path, "check-config", "-c", str(file), "--ask")
+    assert asked.returncode == 2
+    assert f"data is a file; name a directory that user {os.getuid()} may write" in asked.stderr
 
 
 UNREACHABLE = {

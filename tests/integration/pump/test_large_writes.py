@@ -3,8 +3,9 @@ acknowledged."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,16 +14,21 @@ from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
-from binlogd.errors import LogFailed
+from binlogd.errors import DiskFull, NotOnline
 from binlogd.host.disk import PosixDisk
+from binlogd.log.outline import outline
+from binlogd.ports import Space
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.slow import SlowWrites
 from binlogd.pump.state import Action
 from binlogd.serving.server import Server
+from binlogd.telemetry.traces import Traces
 from binlogd.wire import codec, peek
 from tests.support.large_binlogs import CLUSTER, raw_channel
 from tests.support.memory_pump import Cluster
 from tests.support.pump_world import (
+    PATIENCE_S,
     ROOMY,
     World,
     at,
@@ -72,9 +78,11 @@ class Port:
 
 
 @asynccontextmanager
-async def port(world: World, options: PumpOptions = ROOMY) -> AsyncIterator[Port]:
+async def port(
+    world: World, options: PumpOptions = ROOMY, limits: ServiceLimits = SMALL_LIMITS
+) -> AsyncIterator[Port]:
     async with world.pump(options) as pump:
-        service = PumpService(pump, Cluster(CLUSTER), SMALL_LIMITS, pump.spools)
+        service = PumpService(pump, Cluster(CLUSTER), limits, pump.spools)
         server = Server([service], sinks=service.sinks())
         _, number = await server.start("127.0.0.1", 0)
         channel = raw_channel("127.0.0.1", number)
@@ -112,6 +120,17 @@ async def test_it_is_acknowledged_pulled_and_there_after_a_restart(world: World)
         await check(pump)
 
 
+async def test_one_is_told_and_counted_as_others_are(world: World) -> None:
+    traces = Traces(slow_s=0)
+    options = replace(ROOMY, slow=SlowWrites(traces, world.clock))
+    async with port(world, options) as there:
+        await there.write(prewrite(10, SIZE))
+        assert [each.start_ts for each in traces.take()] == [at(10)]
+        measures = there.pump.statistics().shards[0].measures
+        for kind in ("single", "batch"):
+            assert sum(measures.sizes[kind].counts) == sum(measures.seconds[kind].counts) == 1
+
+
 async def test_a_call_that_is_given_up_leaves_nothing(world: World) -> None:
     async with port(world) as there:
         before = there.segments(), there.pump.logs()
@@ -134,26 +153,63 @@ async def test_what_a_kill_leaves_behind_is_removed(world: World) -> None:
         assert numbers(await pulled(pump, upto=at(11)))[-1] == (10, 11)
 
 
+class Measured(PosixDisk):
+    """Has so many bytes free, and counts what files take of them."""
+
+    def __init__(self, directory: Path, free_bytes: int) -> None:
+        super().__init__()
+        self._directory, self._free_bytes = directory, free_bytes
+
+    async def space(self, directory: Path) -> Space:
+        value = self._directory / "pump" / "shard-0" / "value"
+        taken = sum(path.stat().st_size for path in value.glob("*"))
+        return Space(self._free_bytes, self._free_bytes - taken)
+
+
+async def test_what_has_come_of_one_is_not_taken_from_the_room_of_another_again(
+    tmp_path: Path,
+) -> None:
+    """Two fit, three do not, however much of the first has come when the others are announced."""
+    payloads = [prewrite(start, SIZE) for start in (100, 200, 300)]
+    size = len(payloads[0])
+    begins = [made for each in payloads if (made := outline(each, peek.NO_DDL, size))]
+    disk = Measured(tmp_path, 2 * size + size // 2)
+    try:
+        async with port(World(tmp_path, disk)) as there, AsyncExitStack() as open_spools:
+            first, second, third = map(there.pump.spools.begun, begins)
+            spool = await open_spools.enter_async_context(first)
+            assert there.pump.statistics().spooled_bytes_coming == size
+            await spool.write(payloads[0][: size - 10])
+            assert there.pump.statistics().spooled_bytes_coming == 10
+            await open_spools.enter_async_context(second)
+            with pytest.raises(DiskFull):
+                await open_spools.enter_async_context(third)
+            assert len(there.spools()) == 2
+    finally:
+        disk.close()
+
+
 @pytest.mark.parametrize("why", ["cluster", "paused", "space", "size"])
-async def test_one_that_is_not_taken_is_refused_before_it_comes(world: World, why: str) -> None:
+async def test_one_that_is_not_taken_is_refused_before_it_comes(tmp_path: Path, why: str) -> None:
     options = replace(ROOMY, record_bytes_max=SIZE - 10 if why == "size" else 1 << 30)
     words = {
         "cluster": "cluster ID are mismatch",
         "paused": "no online",
-        "space": "no available space, available: 0",
+        "space": "available: 14999",
         "size": "message larger than max",
     }[why]
-    async with port(world, options) as there:
-        if why == "paused":
-            there.pump.request(Action.PAUSE)
-        if why == "space":
-            there.pump.spools._bytes = 1 << 60  # that others have announced
-        payload = prewrite(10, SIZE)
-        with pytest.raises(GRPCError) as refused:
-            await there.write(payload, cluster=CLUSTER + (why == "cluster"))
-        assert words in (refused.value.message or "")
-        assert there.spools() == []
-        assert there.pump.statistics().accepted == 0
+    disk = Measured(tmp_path, SIZE if why == "space" else 1 << 40)
+    try:
+        async with port(World(tmp_path, disk), options) as there:
+            if why == "paused":
+                there.pump.request(Action.PAUSE)
+            with pytest.raises(GRPCError) as refused:
+                await there.write(prewrite(10, SIZE), cluster=CLUSTER + (why == "cluster"))
+            assert words in (refused.value.message or "")
+            assert there.spools() == []
+            assert there.pump.statistics().accepted == 0
+    finally:
+        disk.close()
 
 
 @pytest.mark.parametrize(
@@ -177,10 +233,70 @@ async def test_bytes_that_are_not_as_tidb_writes_them_are_made_so(
         assert there.spools() == []
 
 
+async def test_those_that_wait_for_room_leave_the_connection_to_those_that_have_it(
+    world: World,
+) -> None:
+    limits = replace(SMALL_LIMITS, bytes_in_flight_max=1)  # for one at a time
+
+    async def refusal(there: Port, number: int) -> str:
+        try:
+            await there.write(prewrite(number, 2 << 20))
+        except GRPCError as error:
+            return error.message or ""
+        return ""
+
+    async with port(world, limits=limits) as there:
+        await there.write(prewrite(10))  # who has written may send more
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            writing = [group.create_task(refusal(there, 101 + each)) for each in range(20)]
+        refusals = {task.result() for task in writing} - {""}
+        assert all("are in flight already" in each for each in refusals), refusals
+        assert there.spools() == []
+
+
+class Gated(PosixDisk):
+    """Removes nothing before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may, self.is_asked = asyncio.Event(), asyncio.Event()
+        self.may.set()
+
+    async def remove(self, paths: Sequence[Path]) -> None:
+        self.is_asked.set()
+        await self.may.wait()
+        await super().remove(paths)
+
+
+async def test_one_that_is_given_up_while_it_is_removed_leaves_nothing(tmp_path: Path) -> None:
+    disk = Gated()
+    try:
+        async with port(World(tmp_path, disk)) as there:
+            (shard,) = there.pump._shards
+            spool = await shard.log.spool("late")
+            disk.is_asked.clear()
+            disk.may.clear()
+            dropping = asyncio.create_task(spool.drop())
+            await disk.is_asked.wait()
+            dropping.cancel()
+            disk.may.set()
+            with pytest.raises(asyncio.CancelledError):
+                await dropping
+            assert there.spools() == []
+    finally:
+        disk.close()
+
+
 class Failing(PosixDisk):
     """Fails once at a step, after it has done it."""
 
     step = ""
+    may_remove = True
+
+    async def remove(self, paths: Sequence[Path]) -> None:
+        if not self.may_remove:
+            raise OSError(5, "Input/output error")
+        await super().remove(paths)
 
     async def _done(self, step: str) -> None:
         if self.step == step:
@@ -220,14 +336,32 @@ async def test_one_that_could_not_be_written_is_not_in_the_log(tmp_path: Path, s
         disk.close()
 
 
+async def test_a_name_that_could_not_be_taken_back_does_not_end_writing(tmp_path: Path) -> None:
+    disk = Failing()
+    try:
+        world = World(tmp_path, disk)
+        async with port(world) as there:
+            await written(there.pump, prewrite(10), commit(10, 11))
+            disk.step, disk.may_remove = "rename", False
+            with pytest.raises(GRPCError):
+                await there.write(prewrite(20, SIZE))
+            disk.may_remove = True
+            assert len(there.segments()) == 2  # nobody was told of the second
+            await written(there.pump, prewrite(30), commit(30, 31))
+            assert there.pump.statistics().shards[0].failed_records == 1
+        async with world.pump() as pump:
+            found = await pulled(pump, upto=at(31))
+            assert numbers(found)[-2:] == [(10, 11), (30, 31)]
+    finally:
+        disk.close()
+
+
 async def test_a_pump_that_stops_refuses_what_waits(world: World) -> None:
     async with world.pump() as pump:
         (shard,) = pump._shards
         spool = await shard.log.spool("late")
         await spool.write(prewrite(10, SIZE))
         await spool.finish()
-    told: list[object] = []
-    shard.put_spool(spool, at(10), told.append)
-    assert [str(each) for each in told] == ["no longer running this binlog service"] or told
-    assert isinstance(told[0], Exception)
-    assert not isinstance(told[0], LogFailed)
+    with pytest.raises(NotOnline):
+        await shard.put_spool(spool, at(10))
+    assert not spool.is_given

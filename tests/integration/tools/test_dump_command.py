@@ -35,7 +35,7 @@ def documents(*words: object) -> list[dict[str, object]]:
 def failed(words: Sequence[object]) -> tuple[int, str]:
     """Exit code and what the process says."""
     done = run(Path.cwd(), *map(str, words))
-    return done.returncode, done.stderr
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_rows_and_ddl_are_printed_for_people_and_for_programs(tmp_path: Path) -> None:
@@ -131,6 +131,21 @@ def test_a_replay_prints_without_a_target_and_applies_with_one(
         assert done["rows"] == len([each for each in printed if each["kind"] != "ddl"])
         assert done["ddls"] == len([each for each in printed if each["kind"] == "ddl"])
         assert done["commit_ts"] == printed[-1]["commit_ts"]
+
+
+def test_a_replay_that_finds_no_row_names_the_table_and_does_not_end_well(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    out = extracted("drainer_file_ddl", tmp_path) / "last" / "out"
+    url = f"mysql://root@127.0.0.1:{mariadb.port}"
+    printed = documents("replay", out, "--to", "470611011399319569", "--do", "ddl_a")
+    gone = next(each for each in printed if each["kind"] == "delete")
+    at, table = int(str(gone["commit_ts"])), f"{gone['database']}.{gone['table']}"
+    lines("replay", out, "--to", at - 1, "--do", "ddl_a", "--into", url)
+    mariadb.execute(f"DELETE FROM {table}")
+    code, said = failed(["replay", out, "--from", at, "--to", at, "--do", table, "--into", url])
+    assert code == 1
+    assert f"found no row, most of them of {table}:" in said
 
 
 CONFIG = """

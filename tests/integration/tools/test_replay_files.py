@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from binlogd.commands.replay import server_of as destination
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
-from binlogd.drainer.messages.named import RowKind
+from binlogd.drainer.messages.named import NamedColumn, NamedRow, RowKind
 from binlogd.errors import ConfigError
 from binlogd.host.loop import Cancelled
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, ReplayStopped, only_named, replay
-from binlogd.tools.transaction import CommitWindow, Meter, Transaction
-from binlogd.tso import Tso
+from binlogd.tools.transaction import CommitWindow, FilePosition, Meter, Transaction
+from binlogd.tso import NO_TS, Tso
 from tests.support.file_logs import written
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, compare
@@ -113,6 +116,30 @@ def first_change(directory: Path, table: str) -> Tso:
     return next(
         each.commit_ts for each in read(directory) if any(row.table == table for row in each.rows())
     )
+
+
+@pytest.mark.parametrize("zone", ["+00:00", "+08:00"])
+async def test_times_are_read_in_the_zone_that_is_named(mariadb: MariaDb, zone: str) -> None:
+    mariadb.execute("CREATE DATABASE d", "CREATE TABLE d.t (at TIMESTAMP)")
+    column = NamedColumn("at", "timestamp", None, b"2020-01-02 08:00:00")
+    row = NamedRow("d", "t", RowKind.INSERT, (column,))
+    place = FilePosition(Path("binlog-0"), 0)
+    made = Transaction(Tso(5), NO_TS, place, 10, None, partial(iter, (row,)))
+    server = destination(f"mysql://{mariadb.user}@127.0.0.1:{mariadb.port}", zone)
+    await replay(iter([made]), TableFilter(), server, is_safe=False)
+    (found,) = mariadb.execute("SELECT UNIX_TIMESTAMP(at) DIV 3600 FROM d.t")
+    hours = datetime(2020, 1, 2, 8, tzinfo=UTC).timestamp() // 3600
+    assert int(found[0] or 0) == hours - int(zone[1:3])
+
+
+async def test_a_zone_that_the_server_does_not_know_is_said_before_anything_is_done(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    directory = await written("keys", tmp_path)
+    server = destination(f"mysql://{mariadb.user}@127.0.0.1:{mariadb.port}", "Mars/Olympus")
+    with pytest.raises(ConfigError, match=r"Mars/Olympus.*--time-zone"):
+        await replay(read(directory), TableFilter(), server, is_safe=False)
+    assert (b"keys",) not in mariadb.execute("SHOW DATABASES")
 
 
 async def test_a_log_without_names_is_no_input(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from binlogd.cli import command_line
 from binlogd.drainer.ddl.names import name_of
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransaction, RowKind
+from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.errors import ConfigError, GaveUp
 from binlogd.host.loop import Cancelled
 from binlogd.tools.reading import find_sources, transactions
@@ -141,6 +143,34 @@ def test_a_script_writes_no_generated_column_and_no_byte_that_is_no_text(mariadb
         lines = [*preamble(), *script(back)]
         mariadb.execute(*(line for line in lines if not line.startswith("--")))
         assert mariadb.execute("SELECT * FROM s.t") == [expected]
+
+
+MEMBERS = ",".join(f"'m{number}'" for number in range(64))
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (s)", ", PRIMARY KEY (a, s)"])
+async def test_a_row_with_the_last_of_64_members_is_found(mariadb: MariaDb, key: str) -> None:
+    """MariaDB takes such a SET for a negative number, which no literal equals."""
+    made = f"CREATE TABLE s.t (a INT, s SET({MEMBERS}){key})"
+    mariadb.execute("CREATE DATABASE s", made)
+    keys = (tuple(key[15:-1].split(", ")),) if key else ()
+    columns = (NamedColumn("a", "int", None, 1), NamedColumn("s", "set", None, 1 << 63 | 1))
+    made_row = NamedRow("s", "t", RowKind.INSERT, columns, keys)
+    moved = (NamedColumn("a", "int", 1, 2), columns[1]._replace(old=1 << 63 | 1))
+    moved_row = replace(made_row, kind=RowKind.UPDATE, columns=moved)
+    steps = [made_row, moved_row, inverse(moved_row), inverse(made_row)]
+    applier = NamedApplier(server_of(mariadb), NamedOptions(is_safe=False), Random(1))
+    await applier.open()
+    for number, row in enumerate(steps, 1):
+        await applier.apply(NamedTransaction(Tso(number), None, partial(iter, (row,))), 10)
+    await applier.flush()
+    applier.close()
+    assert applier.counters.rows_missing == 0
+    assert mariadb.execute("SELECT * FROM s.t") == []
+    mariadb.execute(f"INSERT INTO s.t VALUES (1, {1 << 63 | 1})")
+    back = NamedTransaction(Tso(1), None, partial(iter, (inverse(made_row),)))
+    mariadb.execute(*(line for line in script(back) if not line.startswith("--")))
+    assert mariadb.execute("SELECT * FROM s.t") == []
 
 
 def run(*words: object) -> list[str]:
