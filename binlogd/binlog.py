@@ -104,3 +104,8 @@ class Pulled(msgspec.Struct, frozen=True):
     binlogs: Sequence[CommittedBinlog]
     resolved_ts: Tso
     next_bytes: int = 0
+
+    @property
+    def transactions(self) -> list[CommittedBinlog]:
+        """Those that do more than move the watermark."""
+        return [binlog for binlog in self.binlogs if not binlog.is_fake]

@@ -35,9 +35,8 @@ from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.slow import Stages
-from binlogd.drainer.translate import Translator, unreadable
+from binlogd.drainer.translate import Translator, Walk, unreadable
 from binlogd.drainer.txn import Ddl, Decoded, Dml, Skip, Txn
-from binlogd.drainer.walk import Walk
 from binlogd.errors import (
     ConfigError,
     Corrupt,
@@ -294,7 +293,7 @@ class Session:
         await self._settle(is_consistent=True)
 
     async def _take(self, pulled: Pulled) -> None:
-        binlogs = [binlog for binlog in pulled.binlogs if not binlog.is_fake]
+        binlogs = pulled.transactions
         if binlogs and self._walk is None:
             self.first_ts = binlogs[0].commit_ts
             await self._begin_at(self.first_ts)
@@ -470,7 +469,7 @@ class Session:
         translator = Translator(
             self._schema, self._ports.table_filter, self._options.dialect, self._options.trash
         )
-        self._walk = Walk(self._schema, translator, after if after > NO_TS else Tso(first_ts - 1))
+        self._walk = Walk(translator, after if after > NO_TS else Tso(first_ts - 1))
         self._note_expiring()
 
     async def _apply_history(self, first_ts: Tso) -> None:
