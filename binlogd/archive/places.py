@@ -64,34 +64,27 @@ class TransactionIndex(Protocol):
 
     def resolved_ts(self) -> Tso:
         """Every transaction up to here is there, or was garbage collected."""
-        ...
 
     def gone_ts(self) -> Tso:
         """Behind this nothing was garbage collected. Raises Refused where nobody knows."""
-        ...
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
         """The commits in (after, upto] in commit order, each once; the first `at_most` at least,
         if that is not 0. Raises Behind, Corrupt."""
-        ...
 
     def transactions(self, after: Tso, upto: Tso) -> int:
         """About how many committed in (after, upto], without a look at each."""
-        ...
 
     def path(self, shard: int, fid: int) -> str:
         """The file of a segment, relative to the store."""
-        ...
 
     def read_ranges(
         self, store: ArchiveStore, shard: int, fid: int, ranges: Sequence[tuple[int, int]]
     ) -> list[bytes]:
         """The bytes of each (offset, length) of a segment, ascending. Raises FileNotFoundError."""
-        ...
 
     def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
         """Why a segment is not there that was named; None: it should be."""
-        ...
 
 
 # --- an archive ----------------------------------------------------------------------------

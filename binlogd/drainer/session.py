@@ -74,15 +74,12 @@ class DdlHistory(Protocol):
 
     async def job(self, job_id: int) -> Job | None:
         """A job, waited for with a limit; None after that. Raises UpstreamUnavailable."""
-        ...
 
     async def index(self) -> JobIndex:
         """What there is, read anew; it grows as jobs are read. Raises UpstreamUnavailable."""
-        ...
 
     async def read(self, job_ids: Sequence[int]) -> list[Job]:
         """Jobs that the index knows, in the order of the ids."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,11 +28,9 @@ class Life(Protocol):
 
     async def run(self) -> None:
         """Works until cancelled; what cannot be reached is waited for here, and not raised."""
-        ...
 
     async def close(self) -> None:
         """Lets go of connections; never raises, and may be called without `run`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

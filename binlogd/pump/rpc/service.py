@@ -81,7 +81,6 @@ class LateCommitFeed(Protocol):
 
     def news(self) -> Sequence[Late]:
         """Cheap."""
-        ...
 
 
 class BinlogWriter(Protocol):
@@ -92,15 +91,12 @@ class BinlogWriter(Protocol):
 
         An empty payload asks whether prewrites are taken now.
         """
-        ...
 
     def sources(self) -> Sequence[BinlogSource]:
         """One for each shard."""
-        ...
 
     def watch_late(self) -> LateCommitFeed:
         """What comes below what was handed out already, from now on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,6 @@ class LogPart(Protocol):
     @property
     def size_bytes(self) -> int:
         """Of the log."""
-        ...
 
 
 P = TypeVar("P", bound=LogPart)
