@@ -305,10 +305,9 @@ class Session:
         walk = self._walk
         assert walk is not None, "walking before the schema is known"
         slow = self._ports.measures.slow
-        stages = Stages((), slow.now_ms()) if slow is not None else None
+        merged_ms = slow.now_ms() if slow is not None else 0
         found, failure = await self._decoded(part)
-        if stages is not None and slow is not None:
-            stages.relayed_from_ms = slow.now_ms()
+        relayed_from_ms = slow.now_ms() if slow is not None else 0
         await self._to_relay(found)
         await self._load_coming(part, [each.job for each in found if each.job is not None])
         txns: list[Txn] = []
@@ -323,9 +322,9 @@ class Session:
             await self._log_events(txns[-1].commit_ts if failure is None else None)
         if txns:
             self._walked_ts = txns[-1].commit_ts
-            if stages is not None and slow is not None:
-                stages.txns, stages.relayed_ms = txns, slow.now_ms() if self._relay else 0
-                slow.queued(stages)
+            if slow is not None:
+                relayed_ms = slow.now_ms() if self._relay else 0
+                slow.queued(Stages(txns, merged_ms, relayed_from_ms, relayed_ms))
             await self._queue.put(txns)
         if failure is not None:
             raise failure
