@@ -491,12 +491,9 @@ class Session:
     async def _submit(self) -> None:
         clock = asyncio.get_running_loop().time
         while (txns := await self._queue.get()) is not None:
-            begin_s, slow = clock(), self._ports.measures.slow
-            began_ms = slow.now_ms() if slow is not None else 0
+            begin_s = clock()
             await self._sink.submit(txns)
             self._ports.measures.submitted(txns, clock() - begin_s)
-            if slow is not None:
-                slow.given(txns, began_ms)
             self._queue.task_done()
             if any(isinstance(txn, Ddl) and not txn.is_skipped for txn in txns):
                 await self._sink.flush()

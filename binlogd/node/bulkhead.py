@@ -66,10 +66,7 @@ class Bulkhead:
             began_s = clock()
             try:
                 return await apart(run)
-            except Exception as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():  # a failing group hides that it was
-                    raise asyncio.CancelledError from error
+            except Exception as error:  # noqa: BLE001 - it is begun again
                 cause = self.failed(part, error)
             if clock() - began_s > HEALED_S:
                 backoff.reset()

@@ -36,12 +36,18 @@ def named(part: str, error: Exception, *, is_told: bool = True) -> BinlogdError:
 async def apart(run: Callable[[], Awaitable[Answer]]) -> Answer:
     """Runs in a task of its own, and ends with whoever waits. A group that fails while it is left
     counts a cancellation against its task (CPython up to 3.12), and nobody could tell whether
-    somebody meant it."""
+    somebody meant it. One that hides that who waits is cancelled is raised as that."""
 
     async def within() -> Answer:
         return await run()
 
-    return await asyncio.get_running_loop().create_task(within())
+    try:
+        return await asyncio.get_running_loop().create_task(within())
+    except Exception as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        raise
 
 
 def let_go(error: BaseException) -> None:
