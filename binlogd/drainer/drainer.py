@@ -35,7 +35,6 @@ from binlogd.errors import (
     Unavailable,
     Unforeseen,
     UnknownTable,
-    leading_error,
 )
 from binlogd.host.clock import is_set_within
 from binlogd.merge.merge import MergeStatistics
@@ -246,8 +245,7 @@ class Drainer:
             self._session = Session(self._ports, self._options, self._late, self._checkpoint)
             await apart(self._session.run)
         except Exception as error:  # noqa: BLE001 - the bulkhead
-            known = leading_error(error) if isinstance(error, ExceptionGroup) else error
-            found = named("replication", known or error)
+            found = named("replication", error)
             let_go(error)
             return found
         return None

@@ -35,21 +35,6 @@ _FOOTER: Final = struct.Struct("<qI")
 _MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
 
 
-def size_of(length: int) -> int:
-    """What a record takes whose payload has so many bytes."""
-    return HEADER_BYTES + length
-
-
-def end_of(offset: int, payload: bytes) -> int:
-    """Where a record ends that begins at an offset."""
-    return offset + size_of(len(payload))
-
-
-def without_footer(size: int) -> int:
-    """How many of the last bytes of a segment may be records, if a footer is among them."""
-    return max(0, size - FOOTER_BYTES)
-
-
 def header(payload: bytes) -> bytes:
     """The 16 bytes that stand before a payload."""
     return _HEADER.pack(RECORD_MAGIC, len(payload), google_crc32c.value(payload))
@@ -131,6 +116,21 @@ def strides(data: bytes | mmap, size: int, *, bytes_min: int) -> tuple[list[int]
             bounds.append(at)
         at = after
     return bounds, at
+
+
+def size_of(length: int) -> int:
+    """What a record takes whose payload has so many bytes."""
+    return HEADER_BYTES + length
+
+
+def end_of(offset: int, payload: bytes) -> int:
+    """Where a record ends that begins at an offset."""
+    return offset + size_of(len(payload))
+
+
+def without_footer(size: int) -> int:
+    """How many of the last bytes of a segment may be records, if a footer is among them."""
+    return max(0, size - FOOTER_BYTES)
 
 
 def footer(max_ts: Tso) -> bytes:

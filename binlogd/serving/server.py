@@ -198,9 +198,7 @@ class Server:
         client = connection.client
         reason = self._refusal(client, transport) or self._without_place(client)
         if reason:
-            untold = self._refusals.due(asyncio.get_running_loop().time())
-            if untold is not None:
-                log.warning("connection_refused", client=client, cause=reason, others_untold=untold)
+            self._refusals.warn("connection_refused", client=client, cause=reason)
             return False
         self._connections[connection] = transport
         self._of_client[client] += 1
@@ -237,15 +235,8 @@ class Server:
         if not idle:
             return False
         goes = min(idle, key=lambda each: (each.has_written, each.used_s))
-        now_s = asyncio.get_running_loop().time()
-        untold = self._departures.due(now_s)
-        if untold is not None:
-            log.warning(
-                "idle_connection_let_go",
-                client=goes.client,
-                idle_s=round(now_s - goes.used_s, 1),
-                others_untold=untold,
-            )
+        idle_s = round(asyncio.get_running_loop().time() - goes.used_s, 1)
+        self._departures.warn("idle_connection_let_go", client=goes.client, idle_s=idle_s)
         self.closed(goes)
         goes.let_go()
         return True

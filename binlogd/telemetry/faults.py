@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import structlog
 
-from binlogd.errors import BinlogdError, Unavailable, Unforeseen, first_bug
+from binlogd.errors import BinlogdError, Unavailable, Unforeseen, first_bug, leading_error
 
 Answer = TypeVar("Answer")
 
@@ -29,8 +29,10 @@ def unforeseen(
 
 
 def named(part: str, error: Exception, *, is_told: bool = True) -> BinlogdError:
-    """An error that has a name as it is, another one as `unforeseen` names it."""
-    return error if isinstance(error, BinlogdError) else unforeseen(part, error, is_told=is_told)
+    """An error that has a name as it is, of a group the one that leads; another one as `unforeseen`
+    names it."""
+    known = leading_error(error) if isinstance(error, ExceptionGroup) else error
+    return known if isinstance(known, BinlogdError) else unforeseen(part, error, is_told=is_told)
 
 
 async def apart(run: Callable[[], Awaitable[Answer]]) -> Answer:
