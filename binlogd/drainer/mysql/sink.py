@@ -294,14 +294,12 @@ class MySqlSink:
         else:
             writers = [RowWriter(lane, context) for lane in range(len(positions))]
             applier = LaneApplier(writers, gatherer, positions)
-        is_open = False
         try:
             for writer in writers:
                 await writer.open()
-            is_open = True
-        finally:
-            if not is_open:
-                applier.close()
+        except BaseException:
+            applier.close()
+            raise
         return applier
 
     def _is_layout_due(self, commit_ts: Tso) -> bool:
