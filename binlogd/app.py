@@ -254,7 +254,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     try:
         async with asyncio.TaskGroup() as group:
             keep = partial(node.bulkhead.start, group)
-            working = [keep(f"upstream {type(each).__name__}", each.run) for each in upstream.lives]
+            working = [keep(f"upstream {type(each).__name__}", each.run) for each in upstream.works]
             await _by_registry(
                 setup,
                 upstream,

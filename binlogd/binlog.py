@@ -32,19 +32,15 @@ class StoredPayload(Protocol):
 
     def __len__(self) -> int:
         """In bytes."""
-        ...
 
     def __bytes__(self) -> bytes:
         """All of it, in memory."""
-        ...
 
     def cut(self, begin: int, end: int) -> bytes:
         """The bytes from `begin` to before `end`; fewer behind its end."""
-        ...
 
     def pieces(self) -> Iterator[bytes]:
         """All of it, some hundred kilobytes at a time."""
-        ...
 
 
 Payload = bytes | StoredPayload
@@ -104,3 +100,8 @@ class Pulled(msgspec.Struct, frozen=True):
     binlogs: Sequence[CommittedBinlog]
     resolved_ts: Tso
     next_bytes: int = 0
+
+    @property
+    def transactions(self) -> list[CommittedBinlog]:
+        """Those that do more than move the watermark."""
+        return [binlog for binlog in self.binlogs if not binlog.is_fake]

@@ -21,7 +21,6 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
-        ...
 
 
 class TsoSource(Protocol):
@@ -29,11 +28,9 @@ class TsoSource(Protocol):
 
     async def next(self) -> Tso:
         """A timestamp that is not ahead of any writer. Raises UpstreamUnavailable."""
-        ...
 
     def observe(self, ts: Tso) -> None:
         """Takes note of a start_ts or commit_ts that a binlog carried."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +75,9 @@ class TxnStatusSource(Protocol):
     def verifies_rollbacks(self) -> bool:
         """Whether it knows more than the binlogs say. Then a Rollback binlog is only a claim, as a
         writer that lost sight of its commit sends one too, and it is asked."""
-        ...
 
     async def statuses(self, prewrites: Sequence[OpenPrewrite]) -> Sequence[TxnStatus]:
         """One answer for each prewrite, in order. Raises UpstreamUnavailable."""
-        ...
 
 
 class ClusterIdentity(Protocol):
@@ -91,11 +86,9 @@ class ClusterIdentity(Protocol):
     @property
     def cluster_id(self) -> int | None:
         """None until somebody has said it."""
-        ...
 
     async def adopt(self, cluster_id: int) -> int:
         """Keeps it durably if none is known yet; returns the one that is kept."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,35 +115,28 @@ class Registry(Protocol):
 
     async def register(self, node: NodeStatus) -> None:
         """Adds or updates a node. Raises ConfigError for a node id that nobody could list."""
-        ...
 
     async def keep(self, nodes: Sequence[NodeStatus]) -> None:
         """As `register`, for the nodes of this process: they claim to be alive by that, and the
         claim ends by itself when it is not made again."""
-        ...
 
     async def leave(self, nodes: Sequence[NodeStatus]) -> None:
         """The last words of this process: the entries stay, the claims end."""
-        ...
 
     async def pause_the_vanished(self) -> Sequence[NodeStatus]:
         """Sets to paused the Pumps that were online and whose claim has ended; returns them."""
-        ...
 
     async def nodes(self, kind: str) -> Sequence[NodeStatus]:
         """All of a kind, by id; those that are offline as well."""
-        ...
 
     async def node(self, kind: str, node_id: str) -> NodeStatus | None:
         """One node; None if it was never here."""
-        ...
 
     def watch(self, kind: str) -> AsyncGenerator[Sequence[NodeStatus], None]:
         """All of a kind now, and all of them again soon after something of them has changed.
 
         Never ends by itself; changes that follow each other closely may come as one.
         """
-        ...
 
 
 class BinlogSource(Protocol):
@@ -159,7 +145,6 @@ class BinlogSource(Protocol):
     @property
     def name(self) -> str:
         """For logs and status, unique among the sources of one merge."""
-        ...
 
     def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """Binlogs with commit_ts > after, strictly increasing; never ends by itself.
@@ -167,7 +152,6 @@ class BinlogSource(Protocol):
         Who stops reading closes it. Wakes on the watermark, without polling. Raises Unavailable or
         Corrupt.
         """
-        ...
 
 
 class SourceState(StrEnum):
@@ -199,7 +183,6 @@ class Sources(Protocol):
         is still waited for: only OFFLINE lets go. A source whose object is another one than before
         (it has moved) is pulled anew from where it was. Raises Unavailable or ConfigError.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +199,10 @@ class AppendFile(Protocol):
     @property
     def size(self) -> int:
         """Bytes up to the end of the last append that succeeded."""
-        ...
 
     @property
     def last_sync_s(self) -> float:
         """How long the last append waited for its sync, in seconds."""
-        ...
 
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
         """Writes the parts behind each other; with `sync` they are durable on return.
@@ -229,11 +210,9 @@ class AppendFile(Protocol):
         Raises OSError. After that, what lies behind `size` is unknown, and so is whether a later
         append would be durable: do not use the file again, open it anew.
         """
-        ...
 
     async def close(self) -> None:
         """Closes the descriptor; never raises."""
-        ...
 
 
 class ReadFile(Protocol):
@@ -241,7 +220,6 @@ class ReadFile(Protocol):
 
     def read(self, begin: int, size: int) -> bytes:
         """The bytes at an offset, fewer only at the end; waits for the disk. Raises OSError."""
-        ...
 
 
 class DiskLock(Protocol):
@@ -249,7 +227,6 @@ class DiskLock(Protocol):
 
     async def release(self) -> None:
         """Gives it up."""
-        ...
 
 
 class Disk(Protocol):
@@ -257,56 +234,43 @@ class Disk(Protocol):
 
     async def make_directory(self, directory: Path) -> None:
         """Makes it and its parents durably; nothing happens if it is there."""
-        ...
 
     async def sync_directory(self, directory: Path) -> None:
         """Makes the names in a directory durable."""
-        ...
 
     async def sizes(self, directory: Path) -> dict[str, int]:
         """The plain files of a directory by name, with their sizes in bytes."""
-        ...
 
     async def open_append(self, path: Path, *, create: bool) -> AppendFile:
         """Opens a file to append. With `create` it must be new, and its name is durable."""
-        ...
 
     async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each (offset, length); shorter where the file ends."""
-        ...
 
     async def open_read(self, path: Path) -> ReadFile:
         """Opens a file to read."""
-        ...
 
     async def checksum(self, path: Path, length: int) -> int:
         """CRC-32C of the first `length` bytes."""
-        ...
 
     async def truncate(self, path: Path, size: int) -> None:
         """Cuts a file to `size` bytes, durably."""
-        ...
 
     async def remove(self, paths: Sequence[Path]) -> None:
         """Removes files of one directory, durably; those that are gone already are passed over."""
-        ...
 
     async def rename(self, source: Path, target: Path) -> None:
         """Gives a file another name in the same directory, durably; nothing has that name."""
-        ...
 
     async def overwrite(self, path: Path, begin: int, content: bytes) -> None:
         """Replaces bytes of a file, and makes all of it durable."""
-        ...
 
     async def write_whole(self, path: Path, content: bytes) -> None:
         """Puts a small file in place durably: afterwards it is the old or the new one, whole."""
-        ...
 
     async def reserve(self, path: Path, size_bytes: int) -> None:
         """Makes a file that takes that much room, durably, or leaves none. What is in it counts for
         nothing; whoever is killed leaves a shorter one."""
-        ...
 
     async def compress(self, source: Path, target: Path) -> None:
         """Puts a gzip of a finished file in its place, under another name of the same directory.
@@ -314,20 +278,15 @@ class Disk(Protocol):
         Durable: a crash leaves the one or the other, or both whole. The time of the last change
         is kept. Cancelled, it stops soon, and leaves the source.
         """
-        ...
 
     async def modified_ms(self, directory: Path) -> dict[str, int]:
         """When the plain files of a directory were last changed, in milliseconds since 1970."""
-        ...
 
     async def space(self, directory: Path) -> Space:
         """How full its file system is."""
-        ...
 
     async def lock(self, path: Path) -> DiskLock:
         """Takes an exclusive lock or raises ConfigError naming the holder."""
-        ...
 
     def boot_id(self) -> str:
         """Names this run of the machine: equal as long as no unsynced byte can have been lost."""
-        ...

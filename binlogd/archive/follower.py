@@ -40,7 +40,7 @@ from binlogd.host.disk import alone_in
 from binlogd.log.directory import pump_directory, segment_file
 from binlogd.log.drive import segment_batches
 from binlogd.log.pointer import FileId
-from binlogd.log.record import HEADER_BYTES, extend
+from binlogd.log.record import end_of, extend
 from binlogd.log.segment_index import Fold, SyncPoint
 
 MEMORY_BYTES_MAX = 1 << 30
@@ -149,7 +149,7 @@ class Follower:
         for batch in segment_batches(path, start=shard.offset, size=size, is_last=False):
             for offset, payload in batch:
                 shard.fold.take(offset, payload)
-            shard.offset = batch[-1][0] + HEADER_BYTES + len(batch[-1][1])
+            shard.offset = end_of(*batch[-1])
             if shard.offset - shard.begin >= CUT_BYTES:
                 self._cut(shard)
         shard.offset = size  # with the footer, where it has one

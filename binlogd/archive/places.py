@@ -64,34 +64,27 @@ class TransactionIndex(Protocol):
 
     def resolved_ts(self) -> Tso:
         """Every transaction up to here is there, or was garbage collected."""
-        ...
 
     def gone_ts(self) -> Tso:
         """Behind this nothing was garbage collected. Raises Refused where nobody knows."""
-        ...
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
         """The commits in (after, upto] in commit order, each once; the first `at_most` at least,
         if that is not 0. Raises Behind, Corrupt."""
-        ...
 
     def transactions(self, after: Tso, upto: Tso) -> int:
         """About how many committed in (after, upto], without a look at each."""
-        ...
 
     def path(self, shard: int, fid: int) -> str:
         """The file of a segment, relative to the store."""
-        ...
 
     def read_ranges(
         self, store: ArchiveStore, shard: int, fid: int, ranges: Sequence[tuple[int, int]]
     ) -> list[bytes]:
         """The bytes of each (offset, length) of a segment, ascending. Raises FileNotFoundError."""
-        ...
 
     def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
         """Why a segment is not there that was named; None: it should be."""
-        ...
 
 
 # --- an archive ----------------------------------------------------------------------------
@@ -445,25 +438,21 @@ class DirectoryIndex:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._shards = shards_below(data_dir)
-        if not self._shards:
+        self.shards = shards_below(data_dir)
+        """By number."""
+        if not self.shards:
             raise ConfigError(f"{data_dir}: is no data directory of a Pump, and no archive")
         self._fitting: dict[int, tuple[Tso, bool]] = {}
         self._scanned: dict[int, tuple[SegmentIndex, list[LogPosition]]] = {}
 
-    @property
-    def shards(self) -> Sequence[ShardDirectory]:
-        """By number."""
-        return self._shards
-
     def resolved_ts(self) -> Tso:
         """The lowest watermark of the shards, as they were filed last."""
-        indexes = [self._index(number, shard) for number, shard in enumerate(self._shards)]
+        indexes = [self._index(number, shard) for number, shard in enumerate(self.shards)]
         marks = [index.marks().max_commit_ts for index in indexes if index is not None]
         before = self._sizes()
         scanned = [
             self._scan(number, shard)[0]
-            for number, (shard, index) in enumerate(zip(self._shards, indexes, strict=True))
+            for number, (shard, index) in enumerate(zip(self.shards, indexes, strict=True))
             if index is None
         ]
         is_whole = not marks and self._sizes() == before
@@ -474,11 +463,11 @@ class DirectoryIndex:
     def gone_ts(self) -> Tso:
         """What garbage collection wrote down before it removed a file."""
         return max(
-            (gone_from(number, each) for number, each in enumerate(self._shards)), default=NO_TS
+            (gone_from(number, each) for number, each in enumerate(self.shards)), default=NO_TS
         )
 
     def _sizes(self) -> list[int]:
-        return [path.stat().st_size for shard in self._shards for path in shard.segments().values()]
+        return [path.stat().st_size for shard in self.shards for path in shard.segments().values()]
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
         """See TransactionIndex."""
@@ -501,12 +490,12 @@ class DirectoryIndex:
 
     def _known(self, after: Tso) -> Iterator[tuple[int, _Indexed | None]]:
         """By shard its index; None where the log has to tell what lies behind a timestamp."""
-        for number, shard in enumerate(self._shards):
+        for number, shard in enumerate(self.shards):
             index = self._index(number, shard)
             yield number, index if index is not None and self._fits(index, after) else None
 
     def _places(self, number: int, after: Tso, upto: Tso) -> Iterator[LogPosition]:
-        found = self._scan(number, self._shards[number])[1]
+        found = self._scan(number, self.shards[number])[1]
         return (each for each in found if after < each.commit_ts <= upto)
 
     def _fits(self, index: _Indexed, after: Tso) -> bool:
@@ -518,7 +507,7 @@ class DirectoryIndex:
 
     def path(self, shard: int, fid: int) -> str:
         """See TransactionIndex."""
-        directory = self._shards[shard].directory.relative_to(self._data_dir)
+        directory = self.shards[shard].directory.relative_to(self._data_dir)
         return str(directory / segment_name(fid))  # type: ignore[arg-type]  # a FileId in effect
 
     def read_ranges(

@@ -12,7 +12,7 @@ from binlogd.archive.places import TransactionIndex
 from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, CorruptRecord
-from binlogd.log.record import HEADER_BYTES, decode
+from binlogd.log.record import decode, size_of
 from binlogd.log.segment_index import LogPosition
 from binlogd.tso import Tso
 from binlogd.wire.peek import joined
@@ -62,7 +62,7 @@ class LogReader:
         for (shard, fid), records in wanted.items():
             name = self._places.path(shard, fid)
             ordered = sorted(records)
-            ranges = [(offset, HEADER_BYTES + length) for _, _, offset, length in ordered]
+            ranges = [(offset, size_of(length)) for _, _, offset, length in ordered]
             try:
                 stored = self._places.read_ranges(self._store, shard, fid, ranges)
             except FileNotFoundError as error:

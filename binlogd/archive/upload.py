@@ -38,8 +38,8 @@ from binlogd.errors import ConfigError, Corrupt, MalformedBinlog, Refused
 from binlogd.host.disk import alone_in
 from binlogd.log.checked_text import checksummed_json, decoded_json
 from binlogd.log.directory import STORE_FILE, ShardDirectory, shards_below
-from binlogd.log.drive import Reading, of_forward, segment_batches
-from binlogd.log.record import FOOTER_BYTES, FRAMING, HEADER_BYTES, extend, footer_ts
+from binlogd.log.drive import Reading, has_footer, of_forward, segment_batches
+from binlogd.log.record import FRAMING, end_of, extend
 from binlogd.log.scan import End, Ending, scan
 from binlogd.log.segment_index import Fold, SegmentIndex, resolved
 from binlogd.tso import NO_TS, Tso
@@ -180,18 +180,12 @@ def _waiting(
         )
     for fid, path in segments.items():
         size, kept = path.stat().st_size, known.get((number, fid))
-        is_sealed = fid < last or _has_footer(path, size)
+        is_sealed = fid < last or has_footer(path)
         is_paged = bool(archived) and fid < min(archived)
         if is_paged or (kept is not None and (kept.is_sealed or kept.size_bytes >= size)):
             continue
         if is_sealed or (with_open and size):
             yield _Waiting(number, fid, path, size, is_sealed, fid == last)
-
-
-def _has_footer(path: Path, size: int) -> bool:
-    with path.open("rb") as file:
-        file.seek(max(0, size - FOOTER_BYTES))
-        return footer_ts(file.read()) is not None
 
 
 def _has_grown(waiting: Sequence[_Waiting]) -> bool:
@@ -218,7 +212,7 @@ def _archived(
     for batch in segment_batches(each.path, is_last=may_be_torn):
         for offset, payload in batch:
             fold.take(offset, payload)
-        end = batch[-1][0] + HEADER_BYTES + len(batch[-1][1])
+        end = end_of(*batch[-1])
     for mark in task.marks.get(each.shard, ()):
         if mark.newest <= each.fid:
             fold.decide(mark.fid, mark.offset)

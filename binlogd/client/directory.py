@@ -39,7 +39,6 @@ class Directory(Protocol):
 
     async def pumps(self) -> Sequence[PumpNode]:
         """All of them, in every state. Raises PumpUnavailable when it cannot be told."""
-        ...
 
 
 class FixedPumps:

@@ -35,12 +35,11 @@ from binlogd.errors import (
     Unavailable,
     Unforeseen,
     UnknownTable,
-    leading_error,
 )
 from binlogd.host.clock import is_set_within
 from binlogd.merge.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
-from binlogd.telemetry.faults import apart, let_go, unforeseen
+from binlogd.telemetry.faults import apart, let_go, named, unforeseen
 from binlogd.tso import NO_TS, Tso, behind_s
 
 MISMATCH_RETRIES_MAX = 7
@@ -245,15 +244,8 @@ class Drainer:
         try:
             self._session = Session(self._ports, self._options, self._late, self._checkpoint)
             await apart(self._session.run)
-        except BinlogdError as error:
-            let_go(error)
-            return error
-        except Exception as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # a failing group hides that it was
-                raise asyncio.CancelledError from error
-            known = leading_error(error) if isinstance(error, ExceptionGroup) else None
-            found = known or unforeseen("replication", error)
+        except Exception as error:  # noqa: BLE001 - the bulkhead
+            found = named("replication", error)
             let_go(error)
             return found
         return None

@@ -54,15 +54,12 @@ class UndecidedLateCommits(Protocol):
     @property
     def sources(self) -> Collection[str]:
         """Who may have some: a transaction is in one of these alone."""
-        ...
 
     def unresolved(self) -> Sequence[Late]:
         """Some of them, and none only when there is none; cheap."""
-        ...
 
     async def resolve(self, commit_tss: Collection[Tso]) -> None:
         """These are dealt with, durably. Raises Unavailable."""
-        ...
 
 
 def reached(sink: Sink, applied_ts: Tso) -> Tso:

@@ -104,6 +104,8 @@ class DrainerMeasures:
     def submitted(self, txns: Sequence[Txn], took_s: float) -> None:
         """The sink has taken transactions; it may have to take them again in another session."""
         self._execute_s.observe(took_s / len(txns), len(txns))
+        if self.slow is not None:
+            self.slow.given(txns, took_s)
         for txn in txns:
             if isinstance(txn, Dml):
                 for change in txn.changes:

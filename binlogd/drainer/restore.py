@@ -24,9 +24,8 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.late_commits import reached
 from binlogd.drainer.sink import Sink
-from binlogd.drainer.translate import Translator
+from binlogd.drainer.translate import Translator, Walk
 from binlogd.drainer.txn import Ddl, Decoded, Dml, Txn
-from binlogd.drainer.walk import Walk
 from binlogd.errors import ConfigError, MalformedBinlog, leading_error
 from binlogd.ports import Disk
 from binlogd.relay.frame import RelayEntry
@@ -84,9 +83,8 @@ async def restore(
         tracker.load(jobs)
         check_complete(sink, checkpoint, newest_ts)
         await begin(sink, checkpoint)
-        translator = translator_for(tracker)
         last_ts = MAX_TS if to_ts is None else to_ts
-        walk = Walk(tracker, translator, relay.base_ts, said_ts=checkpoint.commit_ts)
+        walk = Walk(translator_for(tracker), relay.base_ts, said_ts=checkpoint.commit_ts)
         txns = _walked(relay, walk, checkpoint.commit_ts, last_ts)
         return await _apply(sink, checkpoint, txns, walk)
     finally:

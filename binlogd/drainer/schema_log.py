@@ -29,7 +29,7 @@ import structlog
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.errors import Corrupt, LogFailed
 from binlogd.host.disk import disk_errors, opened_again
-from binlogd.log import record
+from binlogd.log.record import FRAMING, encode, end_of, extend, header_for
 from binlogd.ports import AppendFile, Disk
 from binlogd.tidb.model import Job, job_from_json
 from binlogd.tidb.schema import SchemaTracker
@@ -112,14 +112,14 @@ class SchemaLog:
         pieces, checksum = [], 0
         for number, piece in enumerate(tracker.snapshot_pieces()):
             pieces.append(piece)
-            checksum = record.extend(checksum, piece)
+            checksum = extend(checksum, piece)
             if number % _APPLIED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # tables by the thousand; the tracker waits for us
-        snapshot_header = record.header_for(sum(map(len, pieces)), checksum)
+        snapshot_header = header_for(sum(map(len, pieces)), checksum)
         with disk_errors(path):
             await self._disk.remove([self._path(base) for base in self._bases if base >= base_ts])
             self._file = await self._disk.open_append(path, create=True)
-            await self._file.append([record.encode(head), snapshot_header, *pieces], sync=True)
+            await self._file.append([encode(head), snapshot_header, *pieces], sync=True)
         self._snapshot_bytes = self._file.size
         self._bases = [*(base for base in self._bases if base < base_ts), base_ts]
         self._last_ts = base_ts
@@ -135,7 +135,7 @@ class SchemaLog:
         if not fresh:
             return False
         with disk_errors(self._directory):
-            await self._file.append([record.encode(msgspec.json.encode(fresh))], sync=True)
+            await self._file.append([encode(msgspec.json.encode(fresh))], sync=True)
         self._last_ts = Tso(fresh[-1].commit_ts)
         added = self._file.size - self._snapshot_bytes
         return added > max(_EVENTS_BYTES_MIN, self._snapshot_bytes)
@@ -162,7 +162,7 @@ class SchemaLog:
         path = self._path(base_ts)
         sizes = await self._disk.sizes(self._directory)
         (data,) = await self._disk.read(path, [(0, sizes[path.name])])
-        split = record.FRAMING.split(data)
+        split = FRAMING.split(data)
         payloads = [payload for _, payload in split.records]
         if len(payloads) < 2:
             raise Corrupt(f"{path}: {split.fault or 'ends inside its snapshot'}")
@@ -190,7 +190,7 @@ class SchemaLog:
             log.warning("schema_log_tail_cut", path=str(path), offset=split.consumed)
             await self._disk.truncate(path, split.consumed)
         self._file = await opened_again(self._disk, path)
-        self._snapshot_bytes = sum(record.HEADER_BYTES + len(each) for each in payloads[:2])
+        self._snapshot_bytes = end_of(*split.records[1])
         self._last_ts = Tso(max((event.commit_ts for event in events), default=base_ts))
         log.info(
             "schema_loaded", base_ts=base_ts, size_bytes=len(data), ddls=applied, path=str(path)

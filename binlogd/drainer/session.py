@@ -35,9 +35,8 @@ from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.slow import Stages
-from binlogd.drainer.translate import Translator, unreadable
+from binlogd.drainer.translate import Translator, Walk, unreadable
 from binlogd.drainer.txn import Ddl, Decoded, Dml, Skip, Txn
-from binlogd.drainer.walk import Walk
 from binlogd.errors import (
     ConfigError,
     Corrupt,
@@ -75,15 +74,12 @@ class DdlHistory(Protocol):
 
     async def job(self, job_id: int) -> Job | None:
         """A job, waited for with a limit; None after that. Raises UpstreamUnavailable."""
-        ...
 
     async def index(self) -> JobIndex:
         """What there is, read anew; it grows as jobs are read. Raises UpstreamUnavailable."""
-        ...
 
     async def read(self, job_ids: Sequence[int]) -> list[Job]:
         """Jobs that the index knows, in the order of the ids."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +290,7 @@ class Session:
         await self._settle(is_consistent=True)
 
     async def _take(self, pulled: Pulled) -> None:
-        binlogs = [binlog for binlog in pulled.binlogs if not binlog.is_fake]
+        binlogs = pulled.transactions
         if binlogs and self._walk is None:
             self.first_ts = binlogs[0].commit_ts
             await self._begin_at(self.first_ts)
@@ -309,10 +305,9 @@ class Session:
         walk = self._walk
         assert walk is not None, "walking before the schema is known"
         slow = self._ports.measures.slow
-        stages = Stages((), slow.now_ms()) if slow is not None else None
+        merged_ms = slow.now_ms() if slow is not None else 0
         found, failure = await self._decoded(part)
-        if stages is not None and slow is not None:
-            stages.relayed_from_ms = slow.now_ms()
+        relayed_from_ms = slow.now_ms() if slow is not None else 0
         await self._to_relay(found)
         await self._load_coming(part, [each.job for each in found if each.job is not None])
         txns: list[Txn] = []
@@ -327,9 +322,9 @@ class Session:
             await self._log_events(txns[-1].commit_ts if failure is None else None)
         if txns:
             self._walked_ts = txns[-1].commit_ts
-            if stages is not None and slow is not None:
-                stages.txns, stages.relayed_ms = txns, slow.now_ms() if self._relay else 0
-                slow.queued(stages)
+            if slow is not None:
+                relayed_ms = slow.now_ms() if self._relay else 0
+                slow.queued(Stages(txns, merged_ms, relayed_from_ms, relayed_ms))
             await self._queue.put(txns)
         if failure is not None:
             raise failure
@@ -470,7 +465,7 @@ class Session:
         translator = Translator(
             self._schema, self._ports.table_filter, self._options.dialect, self._options.trash
         )
-        self._walk = Walk(self._schema, translator, after if after > NO_TS else Tso(first_ts - 1))
+        self._walk = Walk(translator, after if after > NO_TS else Tso(first_ts - 1))
         self._note_expiring()
 
     async def _apply_history(self, first_ts: Tso) -> None:
@@ -496,12 +491,9 @@ class Session:
     async def _submit(self) -> None:
         clock = asyncio.get_running_loop().time
         while (txns := await self._queue.get()) is not None:
-            begin_s, slow = clock(), self._ports.measures.slow
-            began_ms = slow.now_ms() if slow is not None else 0
+            begin_s = clock()
             await self._sink.submit(txns)
             self._ports.measures.submitted(txns, clock() - begin_s)
-            if slow is not None:
-                slow.given(txns, began_ms)
             self._queue.task_done()
             if any(isinstance(txn, Ddl) and not txn.is_skipped for txn in txns):
                 await self._sink.flush()

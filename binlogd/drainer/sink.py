@@ -85,7 +85,6 @@ class Sink(Protocol):
         Progress that is saved with the data counts: `applied_ts()` may be ahead of the checkpoint
         from here on. Raises DownstreamUnavailable, StatementRejected.
         """
-        ...
 
     async def run(self) -> None:
         """Applies what is submitted; ends after `close`.
@@ -94,7 +93,6 @@ class Sink(Protocol):
         heal. Everything not applied by then is forgotten; the caller submits it again after a
         restart.
         """
-        ...
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """Hands over transactions in commit order; returns when there is room for more.
@@ -102,24 +100,18 @@ class Sink(Protocol):
         Returning does not mean applied. A Ddl waits for all before it, all after it wait for the
         Ddl. Transactions at or below `applied_ts()` are passed over (they are applied already).
         """
-        ...
 
     async def flush(self) -> None:
         """Returns when everything submitted is applied and durable."""
-        ...
 
     def applied_ts(self) -> Tso:
         """Every transaction with a commit_ts up to here is applied and durable."""
-        ...
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """Stores the checkpoint durably, replacing the one before. Raises DownstreamUnavailable."""
-        ...
 
     async def close(self) -> None:
         """Lets go of connections and files; what is queued is dropped. Safe to call twice."""
-        ...
 
     def statistics(self) -> SinkStatistics:
         """How it stands; cheap."""
-        ...

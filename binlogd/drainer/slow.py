@@ -65,12 +65,13 @@ class SlowTransactions:
         """Translated, in the relay log, and about to be given to the sink."""
         self._queued.append(stages)
 
-    def given(self, txns: Sequence[Txn], began_ms: int) -> None:
-        """The sink has room for it, and has it now."""
+    def given(self, txns: Sequence[Txn], took_s: float) -> None:
+        """The sink has it now, and had no room for so long."""
         while self._queued:
             stages = self._queued.popleft()
             if stages.txns is txns:
-                stages.given_ms, stages.taken_ms = began_ms, self.now_ms()
+                stages.taken_ms = self.now_ms()
+                stages.given_ms = stages.taken_ms - round(took_s * 1000)
                 self._given.append(stages)
                 return
 

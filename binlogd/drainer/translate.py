@@ -16,11 +16,14 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, refuse_unlogged
 from binlogd.drainer.ddl.trash_names import Trash
+from binlogd.drainer.doubt import say_in_doubt, say_late, say_left
+from binlogd.drainer.early_columns import EarlyColumns
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.late import followed, without_repeats
 from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Decoded, Dml, Skip, TableChange, Txn
 from binlogd.errors import (
+    BinlogdError,
     Corrupt,
     CorruptRow,
     MalformedBinlog,
@@ -29,9 +32,10 @@ from binlogd.errors import (
     UnknownTable,
     UnsupportedDdl,
 )
+from binlogd.telemetry.faults import unforeseen
 from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
 
@@ -48,7 +52,7 @@ class Translator:
         dialect: Dialect,
         trash: Trash | None = None,
     ) -> None:
-        self._schema, self._filter = schema, table_filter
+        self.schema, self._filter = schema, table_filter
         self.router = table_filter.routes
         """How tables are called downstream."""
         self._replay = DdlReplay(dialect, schema, table_filter, trash)
@@ -74,16 +78,16 @@ class Translator:
     def _dml(self, binlog: CommittedBinlog) -> Txn:
         commit_ts = binlog.commit_ts
         schema_version, mutations = peek.changes(binlog.payload)
-        if self._as_of != self._schema.changes:
+        if self._as_of != self.schema.changes:
             self._tables.clear()
-            self._as_of = self._schema.changes
+            self._as_of = self.schema.changes
         if self._filter.loop is not None and self._came_back(
             self._filter.loop, mutations, commit_ts, schema_version
         ):
             return Skip(commit_ts)
-        if self._schema.moved.pasts:
+        if self.schema.moved.pasts:
             try:
-                mutations = followed(self._schema.moved, mutations, schema_version, commit_ts)
+                mutations = followed(self.schema.moved, mutations, schema_version, commit_ts)
             except CorruptRow as error:
                 raise RowMismatch("a partitioned table", commit_ts, str(error)) from error
         changes = self._changes(mutations, schema_version, commit_ts)
@@ -115,16 +119,16 @@ class Translator:
     ) -> bool:
         """Whether the transaction was written by the Drainer of the opposite direction."""
         for mutation in mutations:
-            table = self._schema.table_at(mutation.table_id, version)
+            table = self.schema.table_at(mutation.table_id, version)
             if table is not None and loop.is_mark(table):
                 return loop.has_own(table, mutation, commit_ts)
         return False
 
     def _table_of(self, table_id: int, commit_ts: Tso, schema_version: int) -> TableAt | None:
         """None for a table that is not replicated. Raises UnknownTable."""
-        table = self._schema.table_at(table_id, schema_version)
+        table = self.schema.table_at(table_id, schema_version)
         if table is None:
-            if self._schema.is_truncated(table_id) or is_reserved(table_id):
+            if self.schema.is_truncated(table_id) or is_reserved(table_id):
                 return None
             raise UnknownTable(table_id, commit_ts, schema_version)
         if not self._filter.replicates(table.database, table.info.name):
@@ -156,7 +160,7 @@ class Translator:
             raise MissingDdlJob(body.ddl_job_id, commit_ts, query)
         if is_reserved(job.table_id):
             return Skip(commit_ts)
-        effect = self._schema.apply(job, body.ddl_schema_state)
+        effect = self.schema.apply(job, body.ddl_schema_state)
         decision = self._decision(DdlEvent(commit_ts, job, query, effect))
         reason = decision.reason if isinstance(decision, Omit) else ""
         replay = Replay(()) if isinstance(decision, Omit) else decision
@@ -214,9 +218,55 @@ class Translator:
                 self.router.reserve(name, self._exists)
 
     def _exists(self, name: Named) -> bool:
-        return self._schema.find(name.database, name.table) == name
+        return self.schema.find(name.database, name.table) == name
 
 
 def unreadable(binlog: CommittedBinlog, error: MalformedBinlog) -> RowMismatch:
     """What a binlog that does not decode stops the replication with."""
     return RowMismatch("an unreadable binlog", binlog.commit_ts, str(error))
+
+
+class Walk:
+    """The way of a binlog to what a sink is given: the schema moves, early values are carried, what
+    is in doubt is said. One for each life: whoever has binlogs in commit_ts order, from the Pumps
+    or out of a relay log, walks it.
+
+    `after`: what is above it comes here. Doubts up to `said_ts` were said in a former life.
+    """
+
+    def __init__(self, translator: Translator, after: Tso, *, said_ts: Tso = NO_TS) -> None:
+        self._translator, self._said_ts = translator, said_ts
+        self.early = EarlyColumns(translator.schema, translator.router, after)
+        self.values_in_doubt = 0
+
+    def due(self, before_ts: Tso) -> list[Txn]:
+        """What must be written before a transaction with this commit_ts."""
+        due = self.early.due(before_ts)
+        return [due] if due is not None else []
+
+    def take(self, decoded: Decoded) -> Txn:
+        """The next transaction. Raises as `Translator.translate`; Unforeseen for a fault of it."""
+        try:
+            txn = self._translator.translate(decoded)
+        except BinlogdError:
+            raise
+        except Exception as error:
+            raise unforeseen("translation", error, decoded.binlog.commit_ts) from error
+        if self.early.waiting:
+            txn = self.early.joined(txn)
+        doubt = self.early.saw(txn)
+        is_new = txn.commit_ts > self._said_ts
+        if is_new and doubt is not None and isinstance(txn, Ddl):
+            self.values_in_doubt += 1
+            say_in_doubt(txn, doubt)
+        moved = self._translator.schema.moved
+        if moved.pasts and (late := moved.take_doubts()) and is_new:
+            self.values_in_doubt += len(late)
+            say_late(txn.commit_ts, late)
+        return txn
+
+    def end(self) -> None:
+        """At an end right behind an ALTER nothing tells any more what may be written after it."""
+        left = self.early.left()
+        self.values_in_doubt += len(left)
+        say_left(left)

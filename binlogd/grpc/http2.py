@@ -68,7 +68,6 @@ class Servable(Protocol):
 
     def __mapping__(self) -> Mapping[str, grpclib.const.Handler]:
         """Path to handler; one that ends with a slash is of all other methods of its service."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

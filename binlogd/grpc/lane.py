@@ -56,23 +56,18 @@ class Caller(Protocol):
 
     def acknowledge(self, calls: list[Call]) -> None:
         """Answers OK."""
-        ...
 
     def refuse(self, call: Call, error: GRPCError) -> None:
         """Answers with an error."""
-        ...
 
     def abort(self) -> None:
         """Ends the connection."""
-        ...
 
     def hand_over(self, call: Call) -> bool:
         """Gives a call whose message does not come to grpclib; False if that has to wait."""
-        ...
 
     def let_go_of_headers(self, call: Call) -> None:
         """Its message is here, or somebody else has it."""
-        ...
 
 
 class Method:

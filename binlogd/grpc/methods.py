@@ -23,11 +23,9 @@ class Message(Protocol):
 
     def parse(self, data: bytes) -> Self:
         """Fills it."""
-        ...
 
     def __bytes__(self) -> bytes:
         """As it goes over the wire."""
-        ...
 
 
 R = TypeVar("R", bound=Message)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from mmap import mmap
+from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
 from binlogd.errors import CorruptRecord
-from binlogd.log.record import FRAMING
+from binlogd.log.record import FOOTER_BYTES, FRAMING, footer_ts
 from binlogd.log.scan import Batch, Steps, scan
 from binlogd.ports import Disk
 
@@ -119,3 +120,10 @@ def segment_batches(
         yield from reading.batches()
     if not reading.found.ends_well(is_last=is_last):
         raise CorruptRecord(path, reading.found.offset, reading.found.reason)
+
+
+def has_footer(path: Path) -> bool:
+    """Whether a footer ends a segment. Raises OSError."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, SEEK_END) - FOOTER_BYTES))
+        return footer_ts(stream.read()) is not None

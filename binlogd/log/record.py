@@ -118,6 +118,21 @@ def strides(data: bytes | mmap, size: int, *, bytes_min: int) -> tuple[list[int]
     return bounds, at
 
 
+def size_of(length: int) -> int:
+    """What a record takes whose payload has so many bytes."""
+    return HEADER_BYTES + length
+
+
+def end_of(offset: int, payload: bytes) -> int:
+    """Where a record ends that begins at an offset."""
+    return offset + size_of(len(payload))
+
+
+def without_footer(size: int) -> int:
+    """How many of the last bytes of a segment may be records, if a footer is among them."""
+    return max(0, size - FOOTER_BYTES)
+
+
 def footer(max_ts: Tso) -> bytes:
     """The 12 bytes that seal a segment."""
     return _FOOTER.pack(max_ts, FOOTER_MAGIC)

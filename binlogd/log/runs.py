@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from binlogd.log.pointer import FileId, Place
-from binlogd.log.record import HEADER_BYTES, decode
+from binlogd.log.record import decode, size_of
 
 _GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
 _RUN_BYTES = 4 << 20
@@ -28,7 +28,7 @@ def runs(places: Sequence[Place]) -> Iterator[tuple[FileId, list[RecordRun]]]:
     last, size, reached = FileId(-1), 0, 0
     for index in sorted(range(len(places)), key=places.__getitem__):
         fid, offset, length = places[index]
-        end = offset + HEADER_BYTES + length
+        end = offset + size_of(length)
         is_apart = fid != last or offset > reached + _GAP_BYTES
         more = end - offset if is_apart else max(0, end - reached)
         if some and (fid != last or size + more > _RUN_BYTES):

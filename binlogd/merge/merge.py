@@ -110,17 +110,16 @@ class Merge:
     def push(self, name: str, pulled: Pulled) -> None:
         """Takes a batch of a source. Raises PromiseBroken."""
         source = self._sources[name]
-        last = source.waiting[-1].commit_ts if source.waiting else source.resolved_ts
+        last = source.resolved_ts
         for binlog in pulled.binlogs:
             if binlog.commit_ts < last or binlog.commit_ts <= source.resolved_ts:
-                promised_ts = max(last, source.resolved_ts)
-                raise PromiseBroken(name, binlog.start_ts, binlog.commit_ts, promised_ts)
+                raise PromiseBroken(name, binlog.start_ts, binlog.commit_ts, last)
             last = binlog.commit_ts
             source.waiting.append(binlog)
             source.bytes_waiting += len(binlog.payload)
-        source.resolved_ts = max(source.resolved_ts, pulled.resolved_ts, last)
-        if last > self._newest_ts and not all(binlog.is_fake for binlog in pulled.binlogs):
-            self._newest_ts = max(each.commit_ts for each in pulled.binlogs if not each.is_fake)
+        source.resolved_ts = max(pulled.resolved_ts, last)
+        if last > self._newest_ts and (found := pulled.transactions):
+            self._newest_ts = max(self._newest_ts, found[-1].commit_ts)
 
     def pop(self) -> Pulled | None:
         """Everything up to the smallest promise of all sources; None when that has not moved."""

@@ -15,7 +15,7 @@ from random import Random
 import structlog
 
 from binlogd.drainer.backoff import Backoff
-from binlogd.errors import BinlogdError, leading_error
+from binlogd.errors import BinlogdError
 from binlogd.status import StuckPart
 from binlogd.telemetry.faults import apart, named
 from binlogd.telemetry.logs import Seldom
@@ -66,10 +66,7 @@ class Bulkhead:
             began_s = clock()
             try:
                 return await apart(run)
-            except Exception as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():  # a failing group hides that it was
-                    raise asyncio.CancelledError from error
+            except Exception as error:  # noqa: BLE001 - it is begun again
                 cause = self.failed(part, error)
             if clock() - began_s > HEALED_S:
                 backoff.reset()
@@ -85,8 +82,7 @@ class Bulkhead:
 
     def failed(self, part: str, error: Exception, *, is_told: bool = True) -> BinlogdError:
         """Takes note of a fault, in the log too if `is_told`; what to say of it."""
-        known = leading_error(error) if isinstance(error, ExceptionGroup) else error
-        cause = named(part, known or error, is_told=is_told)
+        cause = named(part, error, is_told=is_told)
         before = self._faults.get(part)
         now_s = asyncio.get_running_loop().time()
         self._faults[part] = Fault(str(cause), now_s, before.count + 1 if before else 1)

@@ -68,11 +68,9 @@ class Archiving(Protocol):
 
     def status(self) -> ArchiveStatus:
         """For `/status`; cheap."""
-        ...
 
     def say(self, out: Exposition) -> None:
         """For `/metrics`."""
-        ...
 
 
 @dataclass(slots=True)

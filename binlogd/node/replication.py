@@ -165,10 +165,7 @@ class Replication:
                 try:
                     await apart(self._stretch)
                     self._backoff.reset()
-                except Exception as error:
-                    task = asyncio.current_task()
-                    if task is not None and task.cancelling():
-                        raise asyncio.CancelledError from error
+                except Exception as error:  # noqa: BLE001 - the bulkhead
                     await self._wait_after(unforeseen("replication", error))
         finally:
             self._state = settled(self._state)

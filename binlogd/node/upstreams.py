@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -150,12 +150,12 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     told = told or await cluster_id(tidb.ports, tls)
     source = job_source(setup.config.upstream.schema_history, tls=tls) or tidb.jobs()
     own = await _with_own_registry(setup, store, asked, told, source)
+    own.ends.callback(tidb.close)
     return replace(
         own,
         kind="tidb",
         txn_status=tidb.fates(own.txn_status),
         table_name=tidb.tables().name,
-        lives=(tidb, *own.lives),
         parts=tidb.parts(),
         tso_statistics=asked.statistics,
     )
@@ -174,7 +174,8 @@ async def _with_own_registry(
     cluster = await StoredClusterIdentity.open(store, told_id)
     skips = await SkipList.open(store, WallClock())
     history = SchemaHistory(source, store)
-    keyspace = await _keyspace(store)
+    keyspace, ends = await _keyspace(store), AsyncExitStack()
+    ends.push_async_callback(keyspace.close)
     is_pd = setup.config.upstream.embedded_pd
     return Upstream(
         kind="standalone",
@@ -185,7 +186,8 @@ async def _with_own_registry(
         registry=NodeRegistry(keyspace),
         txn_status=_by_age(setup, tso),
         skips=skips,
-        lives=(keyspace,),
+        works=(keyspace,),
+        ends=ends,
         shares_registry=is_pd,
         own_pd=OwnPd(keyspace, clock, history, store) if is_pd else None,
     )
@@ -198,7 +200,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
     tso = PdTso(pd)
     stores = Stores(pd, tls)
     tikv = TikvClient(pd, tso, stores, Random())
-    etcd = _etcd(setup)
+    etcd, ends = _etcd(setup), AsyncExitStack()
     try:
         cluster = await open_cluster(store, pd, upstream.cluster_id)
     except BaseException:
@@ -217,7 +219,11 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
     holds = (
         [GcHold(pd, f"{service}_checkpoint")] if setup.config.syncer.load_schema_snapshot else []
     )
-    told = ToldCluster(cluster, pd)
+    for each in (pd, tso, etcd):
+        ends.push_async_callback(each.close)
+    ends.callback(stores.close)
+    if tidb is not None:
+        ends.callback(tidb.close)
     return Upstream(
         kind="pd",
         store=store,
@@ -230,7 +236,8 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         schema_at=TikvSchema(tikv, pd, service).tracker,
         table_name=tidb.tables().name if tidb is not None else None,
         keep_from=next((each.keep_from for each in holds), None),
-        lives=(pd, told, tso, _Connections(tikv), etcd, *holds, *([tidb] if tidb else [])),
+        works=(pd, ToldCluster(cluster, pd), tso, etcd, *holds),
+        ends=ends,
         parts=(
             pd.statistics,
             partial(_part_of, tikv, stores),
@@ -280,27 +287,9 @@ class _TidbPorts:
         versions = (each.version for each in self.sql if each.version)
         return structs.replace(self.sessions.statistics(), version=next(versions, ""))
 
-    async def run(self) -> None:
-        """Nothing goes on beside the questions."""
-
-    async def close(self) -> None:
-        """Lets go of all connections."""
+    def close(self) -> None:
         for connection in self.sql:
             connection.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Connections:
-    """Made when they are needed, and let go of at the end."""
-
-    tikv: TikvClient
-
-    async def run(self) -> None:
-        """Nothing goes on beside the questions."""
-
-    async def close(self) -> None:
-        """Lets go of all connections."""
-        self.tikv.close()
 
 
 def _part_of(tikv: TikvClient, stores: Stores) -> UpstreamPart:

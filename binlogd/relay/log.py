@@ -24,7 +24,7 @@ import google_crc32c
 import structlog
 
 from binlogd.errors import BinlogdError, CorruptRelay, LogFailed
-from binlogd.host.disk import disk_errors, let_go, opened_again
+from binlogd.host.disk import cut_back, disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Disk, DiskLock
 from binlogd.relay.frame import (
     HEAD,
@@ -150,11 +150,11 @@ class RelayWriter:
                 await self._begin_file(FrameKind.CONTINUE)
             for group in _groups(fresh):
                 await self._append_group(group)
-        except OSError as error:
-            await self._cut_back()
-            raise self._failure(error) from error
-        except BinlogdError as error:  # of what was to be written
-            await self._cut_back()
+        except (OSError, BinlogdError) as error:  # of the disk, or of what was to be written
+            newest = self._files[-1]
+            await cut_back(self._disk, self._path(newest.suffix), newest.size_bytes)
+            if isinstance(error, OSError):
+                raise self._failure(error) from error
             self._last_error = str(error)
             raise
         return sum(len(entry.payload) for entry in fresh)
@@ -192,15 +192,6 @@ class RelayWriter:
             await file.append([piece], sync=False)
         await file.append([], sync=True)
         return HEAD.size + size
-
-    async def _cut_back(self) -> None:
-        """To what was synced: after a sync that failed the page cache shows what the disk may not
-        have, and the next one would call it durable. Source: Rebello et al., ATC 2020."""
-        newest = self._files[-1]
-        try:
-            await self._disk.truncate(self._path(newest.suffix), newest.size_bytes)
-        except OSError as error:
-            log.warning("relay_not_cut_back", file=file_name(newest.suffix), cause=str(error))
 
     async def _begin_file(self, kind: FrameKind) -> None:
         suffix = self._files[-1].suffix + 1 if self._files else 0

@@ -134,9 +134,7 @@ class TlsListener:
         """The oldest of the address that has most: an honest one takes milliseconds."""
         most = heaviest(Counter(self._under_way.values()))
         goes = next(task for task, client in self._under_way.items() if client == most)
-        untold = self._departures.due(asyncio.get_running_loop().time())
-        if untold is not None:
-            log.warning("handshake_let_go", client=most, others_untold=untold)
+        self._departures.warn("handshake_let_go", client=most)
         del self._under_way[goes]
         _end(goes)
 

@@ -52,7 +52,7 @@ class ServerLimits:
     connections_per_client_max: int = 512  # of one address, or /64; the unix socket is not counted
     http_idle_s: float = 75.0  # an HTTP connection without a request
     http_headers_max: int = 64
-    sniff_timeout_s: float = 10.0
+    sniff_timeout_s: float = 10.0  # for a connection to say what it speaks
     leave_timeout_s: float = 1.0
     flush_timeout_s: float = 1.0
     http2: Http2Limits = field(default_factory=Http2Limits)
@@ -73,19 +73,19 @@ class Server:
         tls: ServerTls | None = None,
     ) -> None:
         self._tls = tls
-        self._limits = limits or ServerLimits()
-        http2 = self._limits.http2
+        self.limits = limits or ServerLimits()
+        http2 = self.limits.http2
         self._grpc = FastGrpcHalf(services, http2, sinks) if sinks else GrpcHalf(services, http2)
         routes = application or web.Application()
         routes.middlewares.insert(0, self._noted)
         self._web = web.AppRunner(
             routes,
             access_log=None,
-            keepalive_timeout=self._limits.http_idle_s,
-            max_headers=self._limits.http_headers_max,
-            shutdown_timeout=self._limits.leave_timeout_s,
+            keepalive_timeout=self.limits.http_idle_s,
+            max_headers=self.limits.http_headers_max,
+            shutdown_timeout=self.limits.leave_timeout_s,
         )
-        self._connections: dict[_Connection, asyncio.Transport] = {}
+        self.connections: dict[_Connection, asyncio.Transport] = {}
         self._of_client: Counter[str] = Counter()
         self._by_http: dict[object, _Connection] = {}  # by aiohttp's protocol
         self._refusals, self._departures = Seldom(), Seldom()
@@ -129,7 +129,7 @@ class Server:
     async def _listen(self, host: str, port: int) -> tuple[str, int]:
         tcp: asyncio.Server | TlsListener
         if self._tls is not None:
-            tcp = TlsListener(self._tls.listener(), self._accepted, self._limits.handshakes)
+            tcp = TlsListener(self._tls.listener(), self._accepted, self.limits.handshakes)
             self._listeners.append(tcp)
             await tcp.open(host, port, _BACKLOG)
         else:
@@ -158,13 +158,13 @@ class Server:
         if self._socket_file is not None:
             self._socket_file.remove()
             self._socket_file.socket.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.leave()
-        if not await self._is_empty_within(self._limits.leave_timeout_s):
-            for transport in list(self._connections.values()):
+        if not await self._is_empty_within(self.limits.leave_timeout_s):
+            for transport in list(self.connections.values()):
                 transport.close()
-        if not await self._is_empty_within(self._limits.flush_timeout_s):
-            for transport in list(self._connections.values()):
+        if not await self._is_empty_within(self.limits.flush_timeout_s):
+            for transport in list(self.connections.values()):
                 transport.abort()
         await self._web.cleanup()
         log.info("server_closed")
@@ -172,17 +172,12 @@ class Server:
     async def _is_empty_within(self, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
-                while self._connections:  # each connection that ends wakes us
+                while self.connections:  # each connection that ends wakes us
                     self._empty.clear()
                     await self._empty.wait()
         except TimeoutError:
             return False
         return True
-
-    @property
-    def connections(self) -> int:
-        """How many are open now."""
-        return len(self._connections)
 
     def _accepted(self) -> asyncio.Protocol:
         return _Connection(self)
@@ -198,11 +193,9 @@ class Server:
         client = connection.client
         reason = self._refusal(client, transport) or self._without_place(client)
         if reason:
-            untold = self._refusals.due(asyncio.get_running_loop().time())
-            if untold is not None:
-                log.warning("connection_refused", client=client, cause=reason, others_untold=untold)
+            self._refusals.warn("connection_refused", client=client, cause=reason)
             return False
-        self._connections[connection] = transport
+        self.connections[connection] = transport
         self._of_client[client] += 1
         return True
 
@@ -213,10 +206,10 @@ class Server:
 
     def _without_place(self, client: str) -> str:
         """Why there is no place for one more of this client, not even another's."""
-        limits = self._limits
+        limits = self.limits
         own = self._of_client[client]
         if client != BY_SOCKET and own >= limits.connections_per_client_max:
-            if not self._let_go_of_one(each for each in self._connections if each.client == client):
+            if not self._let_go_of_one(each for each in self.connections if each.client == client):
                 return (
                     f"it has {own} connections open, and none is idle:"
                     " security.connections-per-client-max"
@@ -224,9 +217,9 @@ class Server:
             return ""
         by_socket = self._of_client[BY_SOCKET]  # whoever fills the port leaves these their places
         is_by_socket = client == BY_SOCKET
-        others = by_socket if is_by_socket else len(self._connections) - by_socket
+        others = by_socket if is_by_socket else len(self.connections) - by_socket
         if others >= limits.connections_max and not self._let_go_of_one(
-            each for each in self._connections if (each.client == BY_SOCKET) == is_by_socket
+            each for each in self.connections if (each.client == BY_SOCKET) == is_by_socket
         ):
             return f"{others} connections are open, and none is idle: security.connections-max"
         return ""
@@ -237,22 +230,15 @@ class Server:
         if not idle:
             return False
         goes = min(idle, key=lambda each: (each.has_written, each.used_s))
-        now_s = asyncio.get_running_loop().time()
-        untold = self._departures.due(now_s)
-        if untold is not None:
-            log.warning(
-                "idle_connection_let_go",
-                client=goes.client,
-                idle_s=round(now_s - goes.used_s, 1),
-                others_untold=untold,
-            )
+        idle_s = round(asyncio.get_running_loop().time() - goes.used_s, 1)
+        self._departures.warn("idle_connection_let_go", client=goes.client, idle_s=idle_s)
         self.closed(goes)
         goes.let_go()
         return True
 
     def closed(self, connection: _Connection) -> None:
         """Counts it out."""
-        transport = self._connections.pop(connection, None)
+        transport = self.connections.pop(connection, None)
         if transport is not None:
             client = connection.client
             self._of_client[client] -= 1
@@ -284,11 +270,6 @@ class Server:
             connection.is_serving = False
             connection.note_used()
 
-    @property
-    def sniff_timeout_s(self) -> float:
-        """How long a connection may keep silent before it says what it speaks."""
-        return self._limits.sniff_timeout_s
-
 
 class _Connection(asyncio.Protocol):
     """A connection, until the end: first unknown, then a shell round the protocol it speaks."""
@@ -319,7 +300,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._timer = asyncio.get_running_loop().call_later(
-            self._server.sniff_timeout_s, self._transport.abort
+            self._server.limits.sniff_timeout_s, self._transport.abort
         )
 
     def data_received(self, data: bytes) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import MalformedBinlog
-from binlogd.log.record import FRAMING, HEADER_BYTES
+from binlogd.log.record import FRAMING
 from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.export import ExportOptions
@@ -156,24 +156,20 @@ def estimate(options: ExportOptions) -> Estimate:
 
 
 def _changes(files: Sequence[Path], sizes: dict[Path, int]) -> int:
-    """Row changes in all of the log, from the beginnings of some files."""
+    """Row changes in all of the log, from whole records at the beginnings of some files."""
     step = max(1, len(files) // SAMPLES)
     counted = read = 0
     for path in files[::step]:
-        for payload in _payloads(path, min(sizes[path], SAMPLE_BYTES)):
-            read += len(payload) + HEADER_BYTES
+        with path.open("rb") as file:
+            sample = FRAMING.split(file.read(min(sizes[path], SAMPLE_BYTES)))
+        read += sample.consumed
+        for _, payload in sample.records:
             try:
                 _, found = mutations(body(payload).prewrite_value)
             except MalformedBinlog:
                 found = []
             counted += sum(len(each.sequence) for each in found)
     return round(counted * sum(sizes.values()) / read) if read else 0
-
-
-def _payloads(path: Path, size: int) -> Sequence[bytes]:
-    """The whole records at the beginning of a file, up to one that is wrong."""
-    with path.open("rb") as file:
-        return [payload for _, payload in FRAMING.split(file.read(size)).records]
 
 
 def _learned(out: Path, log_bytes: int) -> tuple[float, str] | None:

@@ -197,7 +197,7 @@ def _news(spec: ExportSpec, known: Catalog) -> Callable[[], Iterable[Event]]:
     def news() -> Iterator[Event]:
         for table_id, rows in watcher.news().items():
             plan = known.tables[table_id]
-            yield Wrote(f"{plan.database}.{plan.info.name}", rows)
+            yield Wrote(plan.label, rows)
 
     return news
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import structlog
 
-from binlogd.errors import BinlogdError, Unavailable, Unforeseen, first_bug
+from binlogd.errors import BinlogdError, Unavailable, Unforeseen, first_bug, leading_error
 
 Answer = TypeVar("Answer")
 
@@ -29,19 +29,27 @@ def unforeseen(
 
 
 def named(part: str, error: Exception, *, is_told: bool = True) -> BinlogdError:
-    """An error that has a name as it is, another one as `unforeseen` names it."""
-    return error if isinstance(error, BinlogdError) else unforeseen(part, error, is_told=is_told)
+    """An error that has a name as it is, of a group the one that leads; another one as `unforeseen`
+    names it."""
+    known = leading_error(error) if isinstance(error, ExceptionGroup) else error
+    return known if isinstance(known, BinlogdError) else unforeseen(part, error, is_told=is_told)
 
 
 async def apart(run: Callable[[], Awaitable[Answer]]) -> Answer:
     """Runs in a task of its own, and ends with whoever waits. A group that fails while it is left
     counts a cancellation against its task (CPython up to 3.12), and nobody could tell whether
-    somebody meant it."""
+    somebody meant it. One that hides that who waits is cancelled is raised as that."""
 
     async def within() -> Answer:
         return await run()
 
-    return await asyncio.get_running_loop().create_task(within())
+    try:
+        return await asyncio.get_running_loop().create_task(within())
+    except Exception as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        raise
 
 
 def let_go(error: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import sys
@@ -9,6 +10,8 @@ from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+log = structlog.get_logger(__name__)
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -93,3 +96,9 @@ class Seldom:
             return None
         untold, self._untold, self._told_s = self._untold, 0, now_s
         return untold
+
+    def warn(self, event: str, **fields: object) -> None:
+        """Logs it, with how many went untold, or counts it among those."""
+        untold = self.due(asyncio.get_running_loop().time())
+        if untold is not None:
+            log.warning(event, **fields, others_untold=untold)

@@ -131,6 +131,7 @@ class ActionType(IntEnum):
 
 
 TABLE_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
+DROPS_COLUMNS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS})
 RECOVERIES = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 """They bring back rows that no binlog holds."""
 OF_POLICIES_AND_GROUPS = frozenset(

@@ -33,7 +33,7 @@ import msgspec
 from binlogd.errors import Corrupt
 from binlogd.tidb.ddl_text import changed_columns, renamed_tables
 from binlogd.tidb.job_index import JobEntry, JobIndex
-from binlogd.tidb.kinds import OF_POLICIES_AND_GROUPS, TABLE_DROPS
+from binlogd.tidb.kinds import DROPS_COLUMNS, OF_POLICIES_AND_GROUPS, TABLE_DROPS
 from binlogd.tidb.model import (
     ActionType,
     Database,
@@ -55,7 +55,6 @@ _RESERVED_IDS_BEGIN = (1 << 48) - 1 - 1000
 _GONE_KEPT_MAX = 100_000
 _APPLIED_KEPT_MAX = 10_000
 
-_DROPS_COLUMNS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS})
 _SCHEMA_CHANGES = frozenset(
     {
         ActionType.CREATE_SCHEMA,
@@ -193,10 +192,10 @@ class SchemaTracker:
     def apply(self, job: Job, schema_state: int) -> Effect:
         """The turn of a DDL binlog with this `ddl_schema_state` has come."""
         self.changes += 1
-        is_announcement = schema_state == SchemaState.DELETE_ONLY and job.type in _DROPS_COLUMNS
+        is_announcement = schema_state == SchemaState.DELETE_ONLY and job.type in DROPS_COLUMNS
         if is_announcement or not job.is_done or job.schema_version == 0:
             tracked = self._tables.get(job.table_id)
-            if tracked is not None and job.type in _DROPS_COLUMNS:
+            if tracked is not None and job.type in DROPS_COLUMNS:
                 tracked.set_dropping(is_dropping_columns=is_announcement)
             return Effect(False, self._name_in(job))
         self._applied[job.id] = None

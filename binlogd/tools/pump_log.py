@@ -23,11 +23,11 @@ import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, CorruptRecord
-from binlogd.log import record
 from binlogd.log.directory import ShardDirectory
 from binlogd.log.drive import segment_batches
 from binlogd.log.index_file import marks_of
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
+from binlogd.log.record import decode, end_of, size_of
 from binlogd.log.tally import fits
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter
 from binlogd.tso import Tso
@@ -73,8 +73,7 @@ def log_records(
     meter.total_bytes += size - start
     for batch in segment_batches(path, start=start, is_last=is_last):
         yield from batch
-        offset, payload = batch[-1]
-        end = offset + record.HEADER_BYTES + len(payload)
+        end = end_of(*batch[-1])
         meter.read_bytes += end - done
         done = end
     meter.read_bytes += size - done
@@ -268,8 +267,8 @@ class _Reader:
                 descriptor = self._open[fid] = os.open(path, os.O_RDONLY)
             except FileNotFoundError as error:
                 raise CorruptRecord(path, offset, "the segment is not there") from error
-        stored = os.pread(descriptor, record.HEADER_BYTES + length, offset)
-        payload = record.decode(stored, length=length)
+        stored = os.pread(descriptor, size_of(length), offset)
+        payload = decode(stored, length=length)
         if isinstance(payload, str):
             raise CorruptRecord(path, offset, payload)
         return payload

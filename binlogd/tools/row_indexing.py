@@ -27,7 +27,7 @@ from binlogd.host.child import give, yield_to_others
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
 from binlogd.log.pointer import FileId, ValuePointer
-from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES
+from binlogd.log.record import end_of, without_footer
 from binlogd.serving.answers import Indexing
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import SchemaState
@@ -91,7 +91,7 @@ def index_rows(data_dir: Path, *, bytes_max: int, new_bytes_min: int = FRAME_BYT
                     continue
                 after = files.fill(stretch, jobs, bytes_max)
                 bytes_max -= after.begin - stretch.begin
-                left += max(0, after.end - after.begin - FOOTER_BYTES)
+                left += without_footer(after.end - after.begin)
     return left
 
 
@@ -114,7 +114,7 @@ def indexed(sources: Sequence[Source], jobs: Sequence[Job]) -> list[RowFrame] | 
                     return None  # of another log
                 found.append(frame)
                 end = frame.head.end
-            if size - end > FOOTER_BYTES:
+            if without_footer(size - end):
                 missing.append((shard, Stretch(fid, end, size)))
     if sum(each.end - each.begin for _, each in missing) > NEW_BYTES_MAX:
         return None
@@ -157,14 +157,14 @@ class _Files:
                 begin, whole = frame.head.end, after
             if file.exists() and file.stat().st_size != whole:
                 os.truncate(file, whole)
-            if size - begin > FOOTER_BYTES:
+            if without_footer(size - begin):
                 yield Stretch(fid, begin, size)
 
     def fill(self, stretch: Stretch, jobs: Sequence[Job], bytes_max: int) -> Stretch:
         """Writes frames of about so many bytes; what is left of the stretch."""
         version = max(job.schema_version for job in jobs)
         stop = stretch.begin + bytes_max
-        while stretch.end - stretch.begin > FOOTER_BYTES and stretch.begin < stop:
+        while without_footer(stretch.end - stretch.begin) and stretch.begin < stop:
             content, end = _encoded(
                 self._shard, stretch, jobs, newest_version=version, at_most=FRAME_BYTES
             )
@@ -233,7 +233,7 @@ def _joined(shard: ShardDirectory, stretch: Stretch, at_most: int) -> tuple[list
             else:
                 whole = joined_records(start_ts, commit_ts, payload, prewrite, where=str(path))
                 found.append(Joined(commit_ts, start_ts, whole, place, at))
-        end = offset + HEADER_BYTES + len(payload)
+        end = end_of(offset, payload)
     if before:
         window = CommitWindow(min(before), max(before))
         found += joined(shard, window, Meter(), only=sorted(set(before)))

@@ -75,7 +75,6 @@ class JobSource(Protocol):
 
         Raises UpstreamUnavailable.
         """
-        ...
 
 
 class SchemaHistory:

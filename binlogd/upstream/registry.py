@@ -67,29 +67,23 @@ class KeyValues(Protocol):
 
     async def range(self, request: RangeRequest) -> RangeResponse:
         """Reads."""
-        ...
 
     async def txn(self, request: TxnRequest) -> TxnResponse:
         """Compares, and then reads and writes, all in one moment."""
-        ...
 
     async def grant(self, number: int, ttl_s: int) -> tuple[int, int]:
         """Begins a lease; its number and seconds to live."""
-        ...
 
     async def keep_alive(self, number: int) -> int:
         """Its seconds to live from now on; 0 if it is gone."""
-        ...
 
     async def revoke(self, number: int) -> None:
         """Ends a lease, and removes what was bound to it."""
-        ...
 
     def watch(
         self, key: bytes, range_end: bytes, since: int
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The changes of a range from a revision on. Raises Overtaken."""
-        ...
 
 
 class NodeRegistry:

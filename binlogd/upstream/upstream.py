@@ -7,6 +7,7 @@ connections they hold, not in what the rest of binlogd asks them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,16 +24,11 @@ from binlogd.upstream.tikv.client import TikvStatistics
 from binlogd.upstream.tikv.txn_status import FateStatistics
 
 
-class Life(Protocol):
-    """A part of an upstream with connections or work of its own."""
+class Work(Protocol):
+    """A part of an upstream with work of its own."""
 
     async def run(self) -> None:
         """Works until cancelled; what cannot be reached is waited for here, and not raised."""
-        ...
-
-    async def close(self) -> None:
-        """Lets go of connections; never raises, and may be called without `run`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,9 @@ class Upstream:
     """What an id stands for now, for an operator; "" when nobody can tell."""
     keep_from: Callable[[Tso], None] | None = None
     """Told with each checkpoint from where on the upstream should collect nothing."""
-    lives: tuple[Life, ...] = ()
-    """Closed in the opposite order."""
+    works: tuple[Work, ...] = ()
+    ends: AsyncExitStack
+    """Lets go of every connection, whether anything ran or not."""
     parts: tuple[Callable[[], UpstreamPart], ...] = ()
     tso_statistics: Callable[[], TsoStatus] | None = None
     tikv_statistics: Callable[[], TikvKnowledge] | None = None
@@ -108,6 +105,5 @@ class Upstream:
         )
 
     async def close(self) -> None:
-        """Lets go of every connection."""
-        for life in reversed(self.lives):
-            await life.close()
+        """See `ends`."""
+        await self.ends.aclose()

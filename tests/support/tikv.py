@@ -357,10 +357,8 @@ async def asking(
     tls: ClientTls | None = None,
 ) -> AsyncIterator[TikvClient]:
     """A client of a cluster."""
-    client = TikvClient(
-        cluster, cluster.tso, Stores(cluster, tls), Random(1), TikvLimits(question_s, call_s)
-    )
+    stores, limits = Stores(cluster, tls), TikvLimits(question_s, call_s)
     try:
-        yield client
+        yield TikvClient(cluster, cluster.tso, stores, Random(1), limits)
     finally:
-        client.close()
+        stores.close()

@@ -32,7 +32,7 @@ from binlogd.drainer.pending import PendingItem, PendingLimits, PendingTransacti
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn, combined
 from binlogd.errors import CorruptRow, LogFailed, RowMismatch
-from binlogd.host.disk import disk_errors, let_go, opened_again
+from binlogd.host.disk import cut_back, disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.tidb.model import ActionType
 from binlogd.tidb.per_table import PerTable
@@ -200,20 +200,12 @@ class FileSink:
         try:
             await self._file.append([each.form for each in records], sync=True)
         except OSError:
-            await self._cut_back(self._file.size)
+            await cut_back(self._disk, self._directory / self._name.name, self._file.size)
             raise
         self._written_ts = records[-1].commit_ts
         size_bytes = sum(each.size_bytes for each in records)
         self._measures.wrote(size_bytes, clock() - begin_s)
         self._bytes += size_bytes
-
-    async def _cut_back(self, synced_bytes: int) -> None:
-        """After a sync that failed the page cache shows what the disk may not have. Source: Rebello
-        et al., ATC 2020."""
-        try:
-            await self._disk.truncate(self._directory / self._name.name, synced_bytes)
-        except OSError as error:
-            log.warning("file_not_cut_back", file=self._name.name, cause=str(error))
 
     async def _begin_file(self, number: int) -> None:
         name = LogFile(number, file_name(number, self._clock.wall_ms()))

@@ -67,13 +67,10 @@ class TableFilter:
         self._ignored_tables = [
             (_matcher(each.database), _matcher(each.table)) for each in ignored_tables
         ]
-        self._ignored_commit_ts = ignored_commit_ts
+        self.ignores_transaction: Callable[[Tso], bool] = ignored_commit_ts.__contains__
+        """Whether an operator chose to pass over a transaction."""
         self.replicates: Callable[[str, str], bool] = lru_cache(_ANSWERS_KEPT_MAX)(self._replicates)
         """Whether changes of a table are applied; `table` "" asks for the database itself."""
-
-    def ignores_transaction(self, commit_ts: Tso) -> bool:
-        """Whether an operator chose to pass over this transaction."""
-        return commit_ts in self._ignored_commit_ts
 
     def _replicates(self, database: str, table: str) -> bool:
         if self._do_databases or self._do_tables:

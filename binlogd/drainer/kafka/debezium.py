@@ -33,20 +33,16 @@ class EncodedTable(Protocol):
     @property
     def routes(self) -> ColumnWriters[Any]:
         """Of the key as JSON."""
-        ...
 
     @property
     def columns(self) -> ColumnWriters[Any]:
         """Of what stands in `before` and `after`."""
-        ...
 
     def key(self, route: bytes, values: Mapping[int, Value]) -> bytes:
         """Of a row whose key as JSON is `route`."""
-        ...
 
     def value(self, envelope: Document) -> bytes:
         """Of an envelope, which may be changed."""
-        ...
 
 
 class Encoding(Protocol):
@@ -54,11 +50,9 @@ class Encoding(Protocol):
 
     def of_table(self, table: TableAt) -> EncodedTable:
         """That of a table as it is at a moment."""
-        ...
 
     def ddl(self, document: Document) -> bytes:
         """Of a schema change event."""
-        ...
 
 
 class Debezium:

@@ -46,8 +46,6 @@ class Notation(Protocol):
 
     def rows(self, dml: Dml) -> Iterator[KafkaMessage]:
         """The messages of a transaction, in the order of execution."""
-        ...
 
     def ddl(self, ddl: Ddl) -> Iterator[KafkaMessage]:
         """The messages of a DDL that is not skipped."""
-        ...

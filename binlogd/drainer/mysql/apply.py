@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from binlogd.drainer.mysql.writer import LaneContext, RowWriter
+from binlogd.drainer.mysql.writer import RowWriter
 from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition, low_water
 from binlogd.drainer.rows.target import Reader
@@ -30,24 +30,14 @@ from binlogd.tso import Tso
 log = structlog.get_logger(__name__)
 
 
-class LaneWriter(RowWriter):
-    """The connection of one lane and its progress row."""
-
-    def __init__(self, lane: int, position: LanePosition, context: LaneContext) -> None:
-        super().__init__(lane, context)
-        self.position = position
-
-    async def apply(self, part: Part) -> None:
-        """See `write`."""
-        await self.write(part, self.lane, self.position)
-        self.position = part.end
-
-
 class Applier(ABC):
     """Hands transactions to connections. `run` in a task beside `add`; made for one layout."""
 
-    def __init__(self, writers: Sequence[RowWriter], gatherer: Gatherer) -> None:
-        self.writers, self.gatherer = writers, gatherer
+    def __init__(
+        self, writers: Sequence[RowWriter], gatherer: Gatherer, positions: Sequence[LanePosition]
+    ) -> None:
+        """`positions`: where the progress rows stand, one for each lane of the layout."""
+        self.writers, self.gatherer, self._positions = writers, gatherer, list(positions)
         self._work = [asyncio.Event() for _ in writers]
         self._busy: list[Part | None] = [None] * len(writers)
         self._changed = asyncio.Event()
@@ -59,13 +49,13 @@ class Applier(ABC):
         """Between an `add` and the `wake` that ends a row of them."""
 
     @property
-    @abstractmethod
     def positions(self) -> tuple[LanePosition, ...]:
-        """Where the progress rows stand, one for each lane of the layout."""
+        """Where the progress rows stand now."""
+        return tuple(self._positions)
 
-    @abstractmethod
     def stand_at(self, position: LanePosition) -> None:
         """All progress rows were moved there from outside, while nothing was in work."""
+        self._positions = [position] * len(self._positions)
 
     @abstractmethod
     def _take(self, lane: int) -> Part | None:
@@ -94,10 +84,6 @@ class Applier(ABC):
         while gatherer.is_full():
             self._wake()
             await self._change()
-
-    def skip(self, commit_ts: Tso) -> None:
-        """Nothing is to be done up to this commit_ts."""
-        self.gatherer.skip(commit_ts)
 
     def wake(self) -> None:
         """Lanes shall take what they have; to be called after the last of several `add`."""
@@ -187,25 +173,13 @@ class Applier(ABC):
 class LaneApplier(Applier):
     """Each key in its lane, each lane for itself."""
 
-    def __init__(self, writers: Sequence[LaneWriter], gatherer: Gatherer) -> None:
-        super().__init__(writers, gatherer)
-        self._lanes = writers
-
-    @property
-    def positions(self) -> tuple[LanePosition, ...]:
-        """See Applier."""
-        return tuple(writer.position for writer in self._lanes)
-
-    def stand_at(self, position: LanePosition) -> None:
-        """See Applier."""
-        for writer in self._lanes:
-            writer.position = position
-
     def _take(self, lane: int) -> Part | None:
-        number = self._lanes[lane].lane
+        number = self.writers[lane].lane
         if self._is_more_coming and not self.gatherer.is_worth_taking(number):
             return None
         return self.gatherer.take(number)
 
     async def _write(self, lane: int, part: Part) -> None:
-        await self._lanes[lane].apply(part)
+        writer = self.writers[lane]
+        await writer.write(part, writer.lane, self._positions[lane])
+        self._positions[lane] = part.end

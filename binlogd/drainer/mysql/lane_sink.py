@@ -18,10 +18,11 @@ from random import Random
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.measures import KINDS
-from binlogd.drainer.mysql.apply import LaneApplier, LaneWriter
+from binlogd.drainer.mysql.apply import LaneApplier
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.tables import Tables
+from binlogd.drainer.mysql.writer import RowWriter
 from binlogd.drainer.rows.parts import Gatherer
 from binlogd.drainer.rows.progress import LanePosition, Restart
 from binlogd.drainer.txn import Ddl, Dml, Txn
@@ -72,10 +73,10 @@ class LaneSink(MySqlSink):
         self._is_laid_out = True
         self._tables.begin({}, MAX_TS)
         context = replace(self._context, lanes=len(lanes))
-        writer = LaneWriter(number, position, context)
+        writer = RowWriter(number, context)
         stored = [position] * len(lanes)
         gatherer = Gatherer(stored, context.limits, self._known_after, number)
-        self._applier = LaneApplier([writer], gatherer)
+        self._applier = LaneApplier([writer], gatherer, [position])
         await writer.open()
         return self._lane.checkpoint
 

@@ -61,8 +61,7 @@ class OrderedApplier(Applier):
     def __init__(
         self, writers: Sequence[RowWriter], gatherer: Gatherer, position: LanePosition
     ) -> None:
-        super().__init__(writers, gatherer)
-        self._position = position
+        super().__init__(writers, gatherer, [position])
         self._worth_changes = writers[0].context.limits.changes_max // FILLED_BEHIND
         self._groups: deque[_Group] = deque()
         self._is_yielding = False
@@ -73,15 +72,6 @@ class OrderedApplier(Applier):
         self._stream_ts: Tso = self.gatherer.translated_ts
 
     # --- the interface -----------------------------------------------------------------------
-
-    @property
-    def positions(self) -> tuple[LanePosition, ...]:
-        """See Applier."""
-        return (self._position,)
-
-    def stand_at(self, position: LanePosition) -> None:
-        """See Applier."""
-        self._position = position
 
     def applied_ts(self) -> Tso:
         """Everything up to here is committed."""
@@ -143,9 +133,9 @@ class OrderedApplier(Applier):
 
         rest = group.late if group.holds_locks else None
         await writer.write(
-            group.part, PROGRESS_LANE, self._position, prepared=rest, retried=retried
+            group.part, PROGRESS_LANE, self._positions[0], prepared=rest, retried=retried
         )
-        self._position = group.part.end
+        self._positions = [group.part.end]
 
     async def _prepare(self, writer: RowWriter, group: _Group) -> None:
         """Executes what meets nobody; whatever goes wrong is left for the group's turn."""
@@ -214,14 +204,14 @@ class OrderedApplier(Applier):
             await writer.run_all(session, statements, part)
             if part.end.piece:
                 return
-            await writer.move(session, PROGRESS_LANE, self._position, part.end)
+            await writer.move(session, PROGRESS_LANE, self._positions[0], part.end)
             await session.run(b"COMMIT")
         except (SqlRefused, RowNotFound) as error:
-            raise await writer.rejection(error, part, PROGRESS_LANE, self._position) from error
+            raise await writer.rejection(error, part, PROGRESS_LANE, self._positions[0]) from error
         except DownstreamUnavailable as error:
             writer.note_retry(error)
             raise DownstreamUnavailable(
                 f"lost in the middle of the large transaction at {self._stream_ts}, of which"
                 f" nothing is committed: {error}"
             ) from error
-        self._position, self._stream = part.end, None
+        self._positions, self._stream = [part.end], None

@@ -29,7 +29,7 @@ from binlogd.drainer.ddl.marks import with_long_text
 from binlogd.drainer.doubt import say_cut
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.mysql import catalog, ddl_note
-from binlogd.drainer.mysql.apply import Applier, LaneApplier, LaneWriter
+from binlogd.drainer.mysql.apply import Applier, LaneApplier
 from binlogd.drainer.mysql.connection import (
     Done,
     MySqlServer,
@@ -211,7 +211,7 @@ class MySqlSink:
             elif isinstance(txn, Ddl):
                 await self._ddl(txn)
             else:
-                self._current.skip(txn.commit_ts)
+                self._current.gatherer.skip(txn.commit_ts)
         self._current.wake()
 
     async def flush(self) -> None:
@@ -289,21 +289,17 @@ class MySqlSink:
         if self._options.is_transactional and level:
             connections = range(self._options.lanes)
             wishes = (LOCK_WAIT,) if len(connections) > 1 else ()
-            writers: Sequence[RowWriter] = [
-                RowWriter(each, context, wishes) for each in connections
-            ]
+            writers = [RowWriter(each, context, wishes) for each in connections]
             applier = OrderedApplier(writers, gatherer, positions[0])
         else:
-            lanes = [LaneWriter(lane, at, context) for lane, at in enumerate(positions)]
-            writers, applier = lanes, LaneApplier(lanes, gatherer)
-        is_open = False
+            writers = [RowWriter(lane, context) for lane in range(len(positions))]
+            applier = LaneApplier(writers, gatherer, positions)
         try:
             for writer in writers:
                 await writer.open()
-            is_open = True
-        finally:
-            if not is_open:
-                applier.close()
+        except BaseException:
+            applier.close()
+            raise
         return applier
 
     def _is_layout_due(self, commit_ts: Tso) -> bool:
@@ -375,7 +371,7 @@ class MySqlSink:
             if ddl.statements:
                 log.warning("ddl_came_too_late", commit_ts=ddl.commit_ts)
             self._tables.forget(self._tables.touched(ddl))
-            applier.skip(ddl.commit_ts)
+            applier.gatherer.skip(ddl.commit_ts)
             return
         pending = self._restart.ddl
         if pending is not None and pending.commit_ts != ddl.commit_ts:
@@ -401,7 +397,7 @@ class MySqlSink:
             applier.stand_at(position)
             self._tables.forget_notes(touched)
             self._ddls += 1
-        applier.skip(ddl.commit_ts)  # no checkpoint passes the DDL while its note is there
+        applier.gatherer.skip(ddl.commit_ts)  # no checkpoint passes the DDL while its note is there
 
     async def _execute(
         self,

@@ -54,6 +54,7 @@ from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
 from binlogd.pump.rpc.refusals import missed, refusal, unreadable
 from binlogd.pump.spools import Spools
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
+from binlogd.telemetry.logs import Seldom
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.requests import own_payloads
@@ -62,7 +63,6 @@ log = structlog.get_logger(__name__)
 
 _CONTROL_MESSAGE_BYTES_MAX = 64 << 10
 _SLOW_S = 1.0
-_COMPLAINT_INTERVAL_S = 1.0
 _RPC_SECONDS = doubling(0.00005, 18)
 
 
@@ -71,7 +71,6 @@ class LateCommitFeed(Protocol):
 
     def news(self) -> Sequence[Late]:
         """Cheap."""
-        ...
 
 
 class BinlogWriter(Protocol):
@@ -82,15 +81,12 @@ class BinlogWriter(Protocol):
 
         An empty payload asks whether prewrites are taken now.
         """
-        ...
 
     def sources(self) -> Sequence[BinlogSource]:
         """One for each shard."""
-        ...
 
     def watch_late(self) -> LateCommitFeed:
         """What comes below what was handed out already, from now on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +155,7 @@ class PumpService:
             message_bytes_max=self._limits.message_bytes_max,
             arrival_s=self._limits.arrival_s,
         )
-        self._complained_at = -_COMPLAINT_INTERVAL_S
-        self._unmentioned = 0
+        self._complaints = Seldom()
 
     def __mapping__(self) -> dict[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
@@ -457,20 +452,10 @@ class PumpService:
             if outcome is not None:
                 if not isinstance(outcome, WrongCluster):
                     self._lost += 1
-                self._complain("write_refused", size_bytes, took_s, str(outcome))
+                told = {"size_bytes": size_bytes, "took_s": took_s, "cause": str(outcome)}
+                self._complaints.warn("write_refused", **told)
             elif took_s >= _SLOW_S:
-                self._complain("write_was_slow", size_bytes, took_s, "")
-
-    def _complain(self, event: str, size_bytes: int, took_s: float, cause: str) -> None:
-        """Logs at most once a second, and says how often it kept silent."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._complained_at < _COMPLAINT_INTERVAL_S:
-            self._unmentioned += 1
-            return
-        log.warning(
-            event, size_bytes=size_bytes, took_s=took_s, cause=cause, suppressed=self._unmentioned
-        )
-        self._complained_at, self._unmentioned = now_s, 0
+                self._complaints.warn("write_was_slow", size_bytes=size_bytes, took_s=took_s)
 
     # --- PullBinlogs -----------------------------------------------------------------------
 

@@ -41,59 +41,45 @@ class Operations(Protocol):
 
     async def status(self) -> Status:
         """What is said at /status."""
-        ...
 
     def metrics(self) -> bytes:
         """What is said at /metrics, as Prometheus text."""
-        ...
 
     def unready(self) -> str:
         """Why no prewrite is taken now; empty if all is well."""
-        ...
 
     async def nodes(self, kind: str) -> Sequence[NodeEntry]:
         """The registered "pumps" or "drainers". Raises UpstreamUnavailable."""
-        ...
 
     async def change_state(self, node_id: str, action: str) -> Reply:
         """Begins to pause, close or resume; returns as soon as that is decided."""
-        ...
 
     def applied_ts(self) -> Reply:
         """What is said at /commit_ts."""
-        ...
 
     async def binlog_text(self, ts: int) -> str:
         """The binlog of a timestamp in words. Raises Corrupt or Unavailable."""
-        ...
 
     def reload(self) -> Reply:
         """Reads the configuration again, and takes from it what can change while it runs."""
-        ...
 
     async def find(self, question: Question) -> LookUp:
         """Transactions of the log. Raises Refused, Unavailable."""
-        ...
 
     async def ddl_history(self) -> Sequence[bytes]:
         """The JSON of every DDL job that is known. Raises UpstreamUnavailable."""
-        ...
 
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
-        ...
 
     async def skip(self, commit_ts: int, reason: str) -> Reply:
         """Passes over a transaction from now on. Raises UpstreamUnavailable."""
-        ...
 
     def route_failed(self, route: str, error: Exception) -> BinlogdError:
         """Takes note of a fault that nobody foresaw; what to say of it."""
-        ...
 
     def decided_skips(self) -> Sequence[SkipEntry]:
         """What was skipped so far."""
-        ...
 
 
 def application(

@@ -15,7 +15,6 @@ The originals have no such rule; their binlogctl, which knows no token, works fr
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import re
 import socket
@@ -158,18 +157,15 @@ def guarding(guard: Guard) -> Middleware:
         refused = guard.refusal(request)
         if refused is None:
             return await handler(request)
-        untold = seldom.due(asyncio.get_running_loop().time())
-        if untold is not None:
-            log.warning(
-                "action_refused",
-                method=request.method,
-                path=request.path[:200],
-                client=request.remote or "",
-                status=refused.status,
-                cause=refused.reason,
-                setting=refused.way_past,
-                others_untold=untold,
-            )
+        seldom.warn(
+            "action_refused",
+            method=request.method,
+            path=request.path[:200],
+            client=request.remote or "",
+            status=refused.status,
+            cause=refused.reason,
+            setting=refused.way_past,
+        )
         headers = {"Content-Type": "application/json; charset=UTF-8"}
         if refused.status == 401:
             headers["WWW-Authenticate"] = "Bearer"

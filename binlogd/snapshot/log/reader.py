@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from binlogd.errors import CorruptRecord
 from binlogd.log.drive import Reading, of_bytes
-from binlogd.log.record import FRAMING, HEADER_BYTES, payload_at, strides, wrong_at
+from binlogd.log.record import FRAMING, end_of, payload_at, strides, wrong_at
 from binlogd.log.scan import scan
 from binlogd.snapshot.spec import PinnedSegment
 
@@ -44,7 +44,6 @@ class LogPart(Protocol):
     @property
     def size_bytes(self) -> int:
         """Of the log."""
-        ...
 
 
 P = TypeVar("P", bound=LogPart)
@@ -102,7 +101,7 @@ def payloads(part: Slice) -> Iterator[tuple[int, bytes]]:
         while at < part.end:
             payload = _payload(part, log, at)
             yield at, payload
-            at += HEADER_BYTES + len(payload)
+            at = end_of(at, payload)
 
 
 def payloads_at(part: Slice, places: Iterable[int]) -> Iterator[bytes]:

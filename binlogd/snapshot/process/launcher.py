@@ -99,7 +99,8 @@ class JobProcess:
         log_path: Path,
     ) -> None:
         self._child, self._events, self._transport = child, events, transport
-        self._log_path = log_path
+        self.log_path = log_path
+        """What it and Spark print."""
         self._is_started = False
         self._began = asyncio.get_running_loop().time()
 
@@ -127,11 +128,6 @@ class JobProcess:
     def is_alive(self) -> bool:
         """Whether it could take another spec."""
         return self._child.returncode is None and not self._events.at_eof()
-
-    @property
-    def log_path(self) -> Path:
-        """What it and Spark print."""
-        return self._log_path
 
     @property
     def pid(self) -> int:
@@ -207,7 +203,7 @@ class JobProcess:
         self._is_started = True
         seconds = asyncio.get_running_loop().time() - self._began
         log.info("spark_started", seconds=round(seconds, 2), version=event.spark_version)
-        with self._log_path.open("rb") as said:
+        with self.log_path.open("rb") as said:
             head = said.read(_LOG_HEAD_BYTES).decode(errors="replace")
         warned = next((line for line in head.splitlines() if "[cds" in line), "")
         if warned:
@@ -217,7 +213,7 @@ class JobProcess:
 
     async def _obituary(self) -> str:
         code = await self._child.wait()
-        tail = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        tail = self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"the export job {how}; nothing was published. Its last words:\n" + "\n".join(tail)
 

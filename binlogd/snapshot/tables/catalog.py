@@ -25,7 +25,7 @@ from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base, BaseReuse, BaseTable, carry
 from binlogd.snapshot.tables.moving import MOVING, Moving, Seen
 from binlogd.tidb.ddl_text import changed_columns
-from binlogd.tidb.kinds import ActionType, SchemaState
+from binlogd.tidb.kinds import DROPS_COLUMNS, ActionType, SchemaState
 from binlogd.tidb.model import Column, Job, Table
 from binlogd.tidb.rewrite import Rewritten
 from binlogd.tidb.schema import SchemaTracker
@@ -59,6 +59,11 @@ class TablePlan:
     since_ts: Tso = NO_TS
     carry: BaseReuse | None = None
 
+    @property
+    def label(self) -> str:
+        """How people call it."""
+        return f"{self.database}.{self.info.name}"
+
     def shows(self, column: Column) -> bool:
         """Whether users see it."""
         return column in self.columns or column.name in self.left_out_columns
@@ -81,7 +86,7 @@ class Catalog:
 def name_in(tables: Mapping[int, TablePlan], table_id: int) -> str:
     """How people call a table."""
     plan = tables.get(table_id)
-    return f"{plan.database}.{plan.info.name}" if plan is not None else f"table id {table_id}"
+    return plan.label if plan is not None else f"table id {table_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +242,6 @@ _SCHEMA_RECOVERED = "FLASHBACK DATABASE brought it back, and the history does no
 
 MAKES = (ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.TRUNCATE_TABLE)
 """Jobs whose tables begin empty."""
-_DROPS_COLUMNS = (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS)
 _REWRITES = (ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE)
 
 
@@ -342,7 +346,7 @@ class _Walk:
                 " export a moment before it"
             )
         effect = self.tracker.apply(job, schema_state)
-        is_announced = schema_state == SchemaState.DELETE_ONLY and job.type in _DROPS_COLUMNS
+        is_announced = schema_state == SchemaState.DELETE_ONLY and job.type in DROPS_COLUMNS
         if is_announced and job.is_done and job.table is not None:
             self._leaving[job.table.id] = job.table
         if not effect.is_in_force:

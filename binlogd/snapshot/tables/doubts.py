@@ -165,7 +165,7 @@ class DoubtWait:
                     continue
                 self._count(values, place, commit_ts)
         except (CorruptRow, Unplaceable) as error:
-            label = f"{self.plan.database}.{self.plan.info.name}"
+            label = self.plan.label
             raise UnreadableRow(label, commit_ts, str(error)) from error
 
     def _count(self, values: Mapping[int, Value], place: int, commit_ts: int) -> None:

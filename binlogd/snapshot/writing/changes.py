@@ -104,7 +104,7 @@ class _ChangeWriter:
         options: ChangesOptions,
     ) -> None:
         self.table_id = plan.info.id
-        self._label = f"{plan.database}.{plan.info.name}"
+        self._label = plan.label
         self._rows = RowsAsOf(plan, schemas)
         self._columns = arrow_columns(plan, target.types)
         self._ids = [each.id for each in plan.columns]

@@ -64,14 +64,14 @@ class TableArrays:
             return self._arrays.arrays(puts.column("row"), longs(puts, "schema_version"), losses)
         except CorruptRow as error:
             self._each_decoded(puts)  # tells which one it is
-            raise UnreadableRow(self._label, 0, str(error)) from error
+            raise UnreadableRow(self._plan.label, 0, str(error)) from error
 
     def decoded(self, version: int, row: bytes, commit_ts: int) -> dict[int, Value]:
         """One of them, by column id. Raises UnreadableRow, Unconvertible."""
         try:
             return self._rows.decode(version, row)
         except CorruptRow as error:
-            raise UnreadableRow(self._label, commit_ts, str(error)) from error
+            raise UnreadableRow(self._plan.label, commit_ts, str(error)) from error
 
     def _one_by_one(self, puts: pa.RecordBatch, losses: Sequence[Counter[str]]) -> list[pa.Array]:
         decoded = self._each_decoded(puts)
@@ -84,7 +84,3 @@ class TableArrays:
         names = ("schema_version", "row", "commit_ts")
         columns = (puts.column(name).to_pylist() for name in names)
         return [self.decoded(*each) for each in zip(*columns, strict=True)]
-
-    @property
-    def _label(self) -> str:
-        return f"{self._plan.database}.{self._plan.info.name}"

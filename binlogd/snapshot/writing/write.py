@@ -98,7 +98,7 @@ def take_over_table(
     except Unconvertible as error:
         return [Written(task.table_id, problem=str(error))]
     except CorruptRow as error:
-        raise UnreadableRow(f"{plan.database}.{plan.info.name}", 0, str(error)) from error
+        raise UnreadableRow(plan.label, 0, str(error)) from error
     except (OSError, pa.ArrowException) as error:
         names = ", ".join(
             [each.name for each in task.files] + [each.name for each in task.dump_files]

@@ -159,7 +159,7 @@ class TableWriter:
                 for column in self._columns
             ]
         except CorruptRow as error:
-            raise UnreadableRow(self._label(), changes[0].commit_ts, str(error)) from error
+            raise UnreadableRow(self._plan.label, changes[0].commit_ts, str(error)) from error
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         was_there = [bool(each.before) for each in changes]
         gone.add([each.key for each in changes], rows, was_there=was_there)
@@ -199,13 +199,10 @@ class TableWriter:
         rows = sum(each.file.rows for each in done)
         if rows != self._passed:
             raise Corrupt(
-                f"{self._label()}: the export that is resumed had {rows} rows where the log has"
+                f"{self._plan.label}: the export that is resumed had {rows} rows where the log has"
                 f" {self._passed}; export without --resume"
             )
         return done
-
-    def _label(self) -> str:
-        return f"{self._plan.database}.{self._plan.info.name}"
 
 
 def table_files(

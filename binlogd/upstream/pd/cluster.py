@@ -75,9 +75,6 @@ class ToldCluster:
                     await self._identity.adopt(told)
         self._client.expect(self._identity.cluster_id)
 
-    async def close(self) -> None:
-        """Holds nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class HoldLimits:
@@ -109,14 +106,11 @@ class GcHold:
             self._is_wanted.set()
 
     async def run(self) -> None:
-        """Renews the lease, until cancelled."""
+        """Renews the lease, until cancelled; a restart before it runs out finds everything."""
         await self._is_wanted.wait()
         while True:  # until cancelled
             is_held = await self._renew()
             await asyncio.sleep(self._limits.renew_s if is_held else self._limits.retry_s)
-
-    async def close(self) -> None:
-        """Leaves the lease to run out: a restart within it finds everything."""
 
     def statistics(self) -> UpstreamPart:
         """How it stands."""

@@ -157,10 +157,6 @@ class TikvClient:
 
         return await self._in_time(f"the fate of transaction start_ts {start_ts}", once)
 
-    def close(self) -> None:
-        """Lets go of all connections."""
-        self._stores.close()
-
     def statistics(self) -> TikvStatistics:
         """How it stands."""
         return TikvStatistics(

@@ -45,7 +45,6 @@ class RegionRequest(Protocol):
 
     def __bytes__(self) -> bytes:
         """As protobuf."""
-        ...
 
 
 class Answer(Protocol):
@@ -55,7 +54,6 @@ class Answer(Protocol):
 
     def parse(self, data: bytes) -> object:
         """From protobuf."""
-        ...
 
 
 A = TypeVar("A", bound=Answer)

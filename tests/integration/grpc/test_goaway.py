@@ -76,7 +76,7 @@ async def test_a_server_does_not_wait_for_ever_for_an_open_call(fast_lane: bool)
         await client.send()
         await client.pinged()
         await server.close()
-        assert server.connections == 0
+        assert not server.connections
         pump.gate.set()
 
 
@@ -109,7 +109,7 @@ async def test_a_connection_without_calls_is_left_and_one_with_a_call_is_not(
         assert (await client.wait(waiting))[0].is_ok
         await client.wait_closed()
         assert client.goaway == frames.NO_ERROR
-        assert server.connections == 0
+        assert not server.connections
 
 
 async def test_a_peer_without_calls_that_answers_no_ping_is_let_go() -> None:
@@ -133,7 +133,7 @@ async def test_a_peer_that_says_goodbye_still_gets_its_answers(fast_lane: bool) 
         pump.gate.set()
         assert (await client.wait(first))[0].is_ok
         await client.wait_closed()
-        assert server.connections == 0
+        assert not server.connections
 
 
 @LANES

@@ -33,7 +33,7 @@ async def closed_after(turns: int, tls: ServerTls | None) -> None:
         except ConnectionResetError:
             heard = b""
         assert heard == b"", turns
-        assert server.connections == 0
+        assert not server.connections
 
 
 @pytest.mark.parametrize("is_secured", [False, True])

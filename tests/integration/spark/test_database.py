@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from binlogd.drainer.mysql.apply import LaneWriter
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.drainer.mysql.sink import MySqlSinkOptions
+from binlogd.drainer.mysql.writer import RowWriter
 from binlogd.drainer.rows.parts import Limits
 from binlogd.node.into_mysql import mysql_options
 from binlogd.settings import config
@@ -94,7 +94,7 @@ class Dying:
         """As `apply_lane`."""
         left = self._rng.randrange(1, 12)
 
-        async def dies(writer: LaneWriter, *words: Any) -> None:
+        async def dies(writer: RowWriter, *words: Any) -> None:
             nonlocal left
             left -= 1
             if not left:
@@ -102,9 +102,9 @@ class Dying:
                 raise Killed
             await move(writer, *words)
 
-        move = LaneWriter.move
+        move = RowWriter.move
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LaneWriter, "move", dies)
+            patch.setattr(RowWriter, "move", dies)
             patch.setattr(lane_task, "mysql_options", of_small_parts)
             return apply_lane(work)
 
@@ -175,9 +175,9 @@ async def test_an_attempt_that_was_taken_for_dead_writes_nothing_twice(
     logged, others = Logged.write(tmp_path, made), list[LaneDone]()
     options = logged.options(form="binlog")
     into = DatabaseSink(Setup(config.parse(into_mariadb(mariadb), "the test's")), request(options))
-    begin, works = LaneWriter.begin, list[LaneWork]()
+    begin, works = RowWriter.begin, list[LaneWork]()
 
-    async def late(writer: LaneWriter, session: SqlSession) -> None:
+    async def late(writer: RowWriter, session: SqlSession) -> None:
         if works:
             others.append(await asyncio.to_thread(apply_lane, works.pop()))
         await begin(writer, session)
@@ -189,7 +189,7 @@ async def test_an_attempt_that_was_taken_for_dead_writes_nothing_twice(
         works.clear()
         return done
 
-    monkeypatch.setattr(LaneWriter, "begin", late)
+    monkeypatch.setattr(RowWriter, "begin", late)
     monkeypatch.setattr(lane_task, "mysql_options", of_small_parts)
     for start, end in batches(options, 2):
         await asyncio.to_thread(into.apply, Here(2, slow), start, end)

@@ -27,7 +27,6 @@ async def holding(pd: PdCluster) -> AsyncIterator[GcHold]:
             yield hold
         finally:
             renewing.cancel()
-            await hold.close()
             await client.close()
 
 

@@ -14,9 +14,9 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql.apply import LaneApplier, LaneWriter
+from binlogd.drainer.mysql.apply import LaneApplier
 from binlogd.drainer.mysql.connection import MySqlServer
-from binlogd.drainer.mysql.writer import LaneContext
+from binlogd.drainer.mysql.writer import LaneContext, RowWriter
 from binlogd.drainer.rows.conflict import lane_of, lanes_for, seed_of
 from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Limits, Part, RunKind, commit_ts_of
 from binlogd.drainer.rows.progress import (
@@ -423,7 +423,7 @@ async def test_what_is_in_work_holds_the_mark_also_while_more_waits() -> None:
     context = LaneContext(server, ProgressTable("s", 1), Limits(), 1 << 20, Random(1))
     before = LanePosition(NO_TS)
     gatherer = Gatherer([before], Limits())
-    applier = LaneApplier([LaneWriter(0, before, context)], gatherer)
+    applier = LaneApplier([RowWriter(0, context)], gatherer, [before])
     first, second = Upstream(Random(1), [KINDS[0]]).transactions(2)
     list(gatherer.add(first, _readers(first, {})))
     applier._busy[0] = gatherer.take(0)

@@ -39,7 +39,7 @@ def test_only_what_took_longer_than_the_limit_is_told_with_its_parts() -> None:
     slow.pulled(pulled, T0 + 100)
     slow.queued(Stages(txns, T0 + 300, T0 + 400, T0 + 500))
     clock.ms = T0 + 900
-    slow.given(txns, T0 + 700)
+    slow.given(txns, 0.2)
     slow.applied(Tso(young.commit_ts - 1))
     assert traces.take() == [], "not all of it is downstream"
     clock.ms = T0 + 3_000
