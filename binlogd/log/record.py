@@ -14,6 +14,7 @@ Source: tidb-binlog pump/storage/log.go; docs/FORMAT.md, value log.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from typing import Final
 
@@ -32,17 +33,37 @@ PAYLOAD_BYTES_MAX = (1 << 32) - 1
 _HEADER: Final = struct.Struct("<IQI")
 _HEADER_START: Final = struct.Struct("<IQ")
 _FOOTER: Final = struct.Struct("<qI")
-_MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
+_checksum: Final[Callable[[bytes], int]] = google_crc32c.value
+_MAGIC_BYTES: Final[bytes] = struct.pack("<I", RECORD_MAGIC)
 
 
 def header(payload: bytes) -> bytes:
     """The 16 bytes that stand before a payload."""
-    return _HEADER.pack(RECORD_MAGIC, len(payload), google_crc32c.value(payload))
+    return header_for(len(payload), _checksum(payload))
 
 
 def header_for(length: int, checksum: int) -> bytes:
     """The same of a payload whose length and CRC-32C are known already."""
-    return _HEADER.pack(RECORD_MAGIC, length, checksum)
+    return _MAGIC_BYTES + length.to_bytes(8, "little") + checksum.to_bytes(4, "little")
+
+
+def together(
+    payloads: Sequence[bytes], begin: int, *, bytes_max: int, each_max: int
+) -> tuple[bytes, int]:
+    """Whole records from the payload at `begin` on, and where they end: at the first that is larger
+    or makes them too many. Hot."""
+    parts: list[bytes] = []
+    size, at = 0, begin
+    while at < len(payloads):
+        payload = payloads[at]
+        length = len(payload)
+        size += HEADER_BYTES + length
+        if length > each_max or size > bytes_max:
+            break
+        parts.append(header(payload))
+        parts.append(payload)
+        at += 1
+    return b"".join(parts), at
 
 
 def expected_checksum(data: bytes, at: int = 0, *, length: int) -> int | str:
