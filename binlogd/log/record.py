@@ -14,7 +14,7 @@ Source: tidb-binlog pump/storage/log.go; docs/FORMAT.md, value log.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from mmap import mmap
 from typing import Final
 
@@ -33,18 +33,17 @@ PAYLOAD_BYTES_MAX = (1 << 32) - 1
 _HEADER: Final = struct.Struct("<IQI")
 _HEADER_START: Final = struct.Struct("<IQ")
 _FOOTER: Final = struct.Struct("<qI")
-_checksum: Final[Callable[[bytes], int]] = google_crc32c.value
-_MAGIC_BYTES: Final[bytes] = struct.pack("<I", RECORD_MAGIC)
+_MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
 
 
 def header(payload: bytes) -> bytes:
     """The 16 bytes that stand before a payload."""
-    return header_for(len(payload), _checksum(payload))
+    return _HEADER.pack(RECORD_MAGIC, len(payload), google_crc32c.value(payload))
 
 
 def header_for(length: int, checksum: int) -> bytes:
     """The same of a payload whose length and CRC-32C are known already."""
-    return _MAGIC_BYTES + length.to_bytes(8, "little") + checksum.to_bytes(4, "little")
+    return _HEADER.pack(RECORD_MAGIC, length, checksum)
 
 
 def together(
