@@ -5,15 +5,15 @@ Source: PD's timestamp oracle; client-go oracle/oracle.go.
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Final, NewType
 
 Tso = NewType("Tso", int)
 """A start_ts or commit_ts. Never a bare int in a signature."""
 
-LOGICAL_BITS = 18
-NO_TS = Tso(0)
+LOGICAL_BITS: Final = 18
+NO_TS: Final = Tso(0)
 """Before everything."""
-MAX_TS = Tso((1 << 63) - 1)
+MAX_TS: Final = Tso((1 << 63) - 1)
 """After everything."""
 
 

@@ -8,7 +8,7 @@ One pass, no I/O, made to be compiled. Source: RFC 7541 section 6.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from hpack.exceptions import HPACKDecodingError, HPACKError
 from hpack.huffman_table import decode_huffman
@@ -17,31 +17,40 @@ from hpack.table import HeaderTable
 Field = tuple[bytes, bytes]
 """Name and value."""
 
-_VALUES_MAX = 256
-_BLOCKS_MAX, _BLOCK_BYTES_MAX = 16, 256
-ENTRY_BYTES = 32
+_VALUES_MAX: Final = 256
+_BLOCKS_MAX: Final = 16
+_BLOCK_BYTES_MAX: Final = 256
+ENTRY_BYTES: Final = 32
 """What a field counts beside its name and value."""
-_STATIC: list[Field] = list(HeaderTable.STATIC_TABLE)
-_STATIC_COUNT = len(_STATIC)
+# Fields are objects of their own here: compiled, a tuple of a known type is made anew each time.
+_STATIC: Final[list[Any]] = list(HeaderTable.STATIC_TABLE)
+_STATIC_COUNT: Final[int] = len(_STATIC)
 
 
 class BlockReader:
     """The reader of one connection's blocks; `table` is the table that hpack keeps for it, and
-    `others` reads what stands in any other form. It raises HPACKError."""
+    `others` reads what stands in any other form. It raises HPACKError. `values` are kept for all
+    connections that have the same, as written: as meant."""
 
-    def __init__(self, table: HeaderTable, others: Callable[[bytes], list[Field]]) -> None:
+    def __init__(
+        self,
+        table: HeaderTable,
+        others: Callable[[bytes], list[Field]],
+        values: dict[bytes, bytes],
+    ) -> None:
         self.left: list[Field] | HPACKError | None = None
         """What becomes of the block that h2 asks for next, if it was read here."""
         self._table: Any = table
         self._others = others
-        self._values: dict[bytes, bytes] = {}  # as written: as meant
+        self._values = values
         self._blocks: dict[bytes, list[Field]] = {}  # while no block changes the table
 
     def look_ahead(self, block: bytes) -> list[Field] | None:
         """Decodes a block. None: it is malformed, and h2 will hear of it when it asks.
 
         The caller either leaves the fields to h2 (`left`) or has h2 never see the block. The same
-        list comes back for the same block for as long as the table stays as it is.
+        list comes back for the same block for as long as the table stays as it is, and the same
+        field for as long as it is in the table.
         """
         self.left = None
         fields = self._blocks.get(block)
@@ -59,7 +68,7 @@ class BlockReader:
         self._blocks.clear()
 
     def _fields(self, block: bytes) -> list[Field]:
-        fields: list[Field] = []
+        fields: list[Any] = []
         dynamic: Any = self._table.dynamic_entries
         at, end = 0, len(block)
         is_lasting = True
@@ -76,7 +85,7 @@ class BlockReader:
                 stop = at + 2 + size
                 if size == 0x7F or stop > end:
                     break
-                field = (_entry(dynamic, first - 0x41)[0], self._value(block[at + 1 : stop]))
+                field: Any = (_entry(dynamic, first - 0x41)[0], self._value(block[at + 1 : stop]))
                 self._put(dynamic, field)
                 is_lasting = False
                 fields.append(field)
@@ -117,12 +126,9 @@ class BlockReader:
         table._current_size = size  # noqa: SLF001 - see above
 
 
-def _entry(dynamic: Any, index: int) -> Field:
-    """Raises IndexError."""
-    if index < _STATIC_COUNT:
-        return _STATIC[index]
-    found: Field = dynamic[index - _STATIC_COUNT]
-    return found
+def _entry(dynamic: Any, index: int) -> Any:
+    """A field of the table, itself. Raises IndexError."""
+    return _STATIC[index] if index < _STATIC_COUNT else dynamic[index - _STATIC_COUNT]
 
 
 def _entry_bytes(field: Field) -> int:

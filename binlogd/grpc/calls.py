@@ -9,7 +9,7 @@ Source: RFC 9113 section 6, gRPC's PROTOCOL-HTTP2.md.
 
 from __future__ import annotations
 
-from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
 
 from binlogd.grpc.blocks import BlockReader, Field
 from binlogd.grpc.frames import (
@@ -17,18 +17,22 @@ from binlogd.grpc.frames import (
     FRAME_HEAD_BYTES,
     OK_DATA_BYTES,
     STREAM_MAX,
-    frame_head,
     ok_answer,
 )
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 
-_FIELDS_MAX = 64
-_TIMEOUT_DIGITS_MAX = 8
-_UNITS = b"HMSmun"
-_NOTHING: list[Field] = []
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
-_data_head = Struct("!IBIBI")  # a frame's, and the prefix of the message that it begins with
-_DATA_HEAD_BYTES = FRAME_HEAD_BYTES + MESSAGE_PREFIX_BYTES
+_FIELDS_MAX: Final = 64
+_TIMEOUT_DIGITS_MAX: Final = 8
+_UNITS: Final = b"HMSmun"
+_TIMEOUT: Final = b"grpc-timeout"
+_NOTHING: Final[list[Field]] = []
+
+_DATA_HEAD_BYTES: Final[int] = FRAME_HEAD_BYTES + MESSAGE_PREFIX_BYTES
+"""A frame's, and the prefix of the message that it begins with."""
+_HEADS_BYTES: Final[int] = FRAME_HEAD_BYTES + _DATA_HEAD_BYTES
 
 Shape = tuple[Field, ...]
 """The headers of a call, all but its timeout."""
@@ -107,29 +111,28 @@ class CallTable:
         """Whether `take` stopped at a block that it has read; `fields` are what it says."""
         self._owner = owner
         self._reader = reader
-        self._judged: list[Field] | None = None
+        self._judged: list[Any] = []  # headers without a timeout, the same objects
         self._judgement: Inlet | None = None
 
-    def take(self, data: bytes, at: int, *, streams: int, window: int) -> int:
+    def take(self, data: bytes, at: i64, *, streams: i64, window: i64) -> i64:
         """Takes calls from `at` on into their inlets, at most so many, and no more bytes than the
         window has; returns where something else begins."""
         self.has_read = False
-        end = len(data)
-        while end - at >= FRAME_HEAD_BYTES + _DATA_HEAD_BYTES and streams > 0:
-            word, flags, stream = frame_head.unpack_from(data, at)
-            block_at: int = at + FRAME_HEAD_BYTES
-            body_at: int = block_at + (word >> 8)
-            if word & 0xFF != 1 or flags != 4 or body_at + _DATA_HEAD_BYTES > end:
+        end: i64 = len(data)
+        while end - at >= _HEADS_BYTES and streams > 0:
+            block_at: i64 = at + FRAME_HEAD_BYTES
+            body_at: i64 = block_at + _u24(data, at)
+            if data[at + 3] != 1 or data[at + 4] != 4 or body_at + _DATA_HEAD_BYTES > end:
                 break
-            word_2, flags_2, stream_2, is_compressed, length = _data_head.unpack_from(data, body_at)
-            size: int = word_2 >> 8
-            stop: int = body_at + FRAME_HEAD_BYTES + size
+            stream: i64 = _u32(data, at + 5)
+            size: i64 = _u24(data, body_at)
+            stop: i64 = body_at + FRAME_HEAD_BYTES + size
             if (
-                word_2 & 0xFF != 0
-                or flags_2 != 1
-                or stream_2 != stream
-                or is_compressed
-                or length + MESSAGE_PREFIX_BYTES != size
+                data[body_at + 3] != 0
+                or data[body_at + 4] != 1
+                or _u32(data, body_at + 5) != stream
+                or data[body_at + 9] != 0  # compressed
+                or _u32(data, body_at + 10) + MESSAGE_PREFIX_BYTES != size
                 or size > FRAME_BYTES_MAX
                 or body_at - block_at > FRAME_BYTES_MAX
                 or stop > end
@@ -166,23 +169,31 @@ class CallTable:
 
     def inlet_of(self, fields: list[Field]) -> Inlet | None:
         """Whose call these headers begin, if a call with such headers was judged before."""
-        if self._judged is fields:  # the very same block as before
-            return self._judgement
-        shape = shape_of(fields)
-        inlet = None if shape is None else self.shapes.get(shape)
-        self._judged = fields
-        self._judgement = inlet
-        return inlet
+        if not self._is_as_judged(fields):
+            shape = shape_of(fields)
+            self._judged = [] if shape is None else list(shape)
+            self._judgement = None if shape is None else self.shapes.get(shape)
+        return self._judgement
+
+    def _is_as_judged(self, fields: list[Any]) -> bool:
+        """Whether these are the very fields that were judged last, but for the timeout."""
+        judged, at = self._judged, 0
+        for field in fields:
+            if at < len(judged) and field is judged[at]:
+                at += 1
+            elif field[0] != _TIMEOUT or not _is_timeout(field[1]):
+                return False
+        return at == len(judged) > 0 and len(fields) <= _FIELDS_MAX
 
     def learn(self, shape: Shape, inlet: Inlet | None) -> None:
         """Whose call such headers are: nobody's, if grpclib has to see them."""
         self.shapes[shape] = inlet
-        self._judged = None
+        self._judged = []
 
     def judge_again(self) -> None:
         """What counts for a judgement has changed."""
         self.shapes.clear()
-        self._judged = None
+        self._judged = []
 
     def acknowledge(self, calls: list[Call], window: int, stream_window: int) -> list[bytes]:
         """Answers OK to calls that were served, as far as the windows of the connection and of a
@@ -201,13 +212,25 @@ class CallTable:
         return answers
 
 
-def shape_of(fields: list[Field]) -> Shape | None:
+def _u24(data: bytes, at: i64) -> i64:
+    high: i64 = data[at]
+    middle: i64 = data[at + 1]
+    low: i64 = data[at + 2]
+    return high << 16 | middle << 8 | low
+
+
+def _u32(data: bytes, at: i64) -> i64:
+    high: i64 = data[at]
+    return high << 24 | _u24(data, at + 1)
+
+
+def shape_of(fields: list[Any]) -> Shape | None:
     """The headers of a call without its timeout; None if that, or their number, makes no sense."""
     if len(fields) > _FIELDS_MAX:
         return None
-    rest = []
+    rest: list[Any] = []
     for field in fields:
-        if len(field[0]) == 12 and field[0] == b"grpc-timeout":
+        if field[0] == _TIMEOUT:
             if not _is_timeout(field[1]):
                 return None
         else:

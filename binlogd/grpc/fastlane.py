@@ -56,7 +56,7 @@ class FastLaneProtocol(GrpcProtocol):
     ) -> None:
         super().__init__(handler, config, limits, unread)
         self._lane = lane
-        self._decoder = SharedDecoder()
+        self._decoder = SharedDecoder(lane.values)
         self._calls = CallTable(self, self._decoder.reader)
         self._rest = b""  # an incomplete frame or preface
         self._pongs = b""  # answers to pings, which go with the next to a call

@@ -18,9 +18,11 @@ from binlogd.grpc.blocks import BlockReader, Field
 class SharedDecoder(Decoder):
     """h2's decoder, for one who wants to see a block before h2 does."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: dict[bytes, bytes] | None = None) -> None:
+        """`values`: those that other connections have read; None: nobody else's."""
         super().__init__()
-        self.reader = BlockReader(self.header_table, self._others)
+        values = {} if values is None else values
+        self.reader = BlockReader(self.header_table, self._others, values)
         """Who looks ahead."""
 
     def leave(self, fields: list[Field]) -> None:

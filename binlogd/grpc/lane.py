@@ -157,6 +157,8 @@ class FastLane:
 
     def __init__(self, sinks: Mapping[bytes, CallSink], message_bytes_max: int) -> None:
         self.methods = {path: Method(sink, message_bytes_max) for path, sink in sinks.items()}
+        self.values: dict[bytes, bytes] = {}
+        """Of headers, for the decoders of all connections: clients repeat deadlines."""
         self._each = list(self.methods.values())
         self._begun: dict[Call, float] = {}  # calls whose message is not whole, the oldest first
         self._timer: asyncio.TimerHandle | None = None

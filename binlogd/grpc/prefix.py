@@ -5,9 +5,11 @@ Made to be compiled. Source: gRPC's PROTOCOL-HTTP2.md, Length-Prefixed-Message.
 
 from __future__ import annotations
 
+from typing import Final
+
 from binlogd.errors import MalformedBinlog
 
-MESSAGE_PREFIX_BYTES = 5
+MESSAGE_PREFIX_BYTES: Final = 5
 """What stands before each message of a gRPC stream: a compressed flag and the length."""
 _LARGE_BYTES = 1 << 20  # above it a copy costs more than the care to avoid it
 

@@ -43,6 +43,9 @@ class Place(NamedTuple):
     length: int
 
 
+Spot = tuple[FileId, int, int]
+"""A Place as compiled code hands it on, which makes no object of it."""
+
 FIRST = ValuePointer(FileId(0), 0)
 """The beginning of every log."""
 MISSING = "the file is missing"

@@ -14,6 +14,7 @@ Source: tidb-binlog pump/storage/log.go; docs/FORMAT.md, value log.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from mmap import mmap
 from typing import Final
 
@@ -43,6 +44,25 @@ def header(payload: bytes) -> bytes:
 def header_for(length: int, checksum: int) -> bytes:
     """The same of a payload whose length and CRC-32C are known already."""
     return _HEADER.pack(RECORD_MAGIC, length, checksum)
+
+
+def together(
+    payloads: Sequence[bytes], begin: int, *, bytes_max: int, each_max: int
+) -> tuple[bytes, int]:
+    """Whole records from the payload at `begin` on, and where they end: at the first that is larger
+    or makes them too many. Hot."""
+    parts: list[bytes] = []
+    size, at = 0, begin
+    while at < len(payloads):
+        payload = payloads[at]
+        length = len(payload)
+        size += HEADER_BYTES + length
+        if length > each_max or size > bytes_max:
+            break
+        parts.append(header(payload))
+        parts.append(payload)
+        at += 1
+    return b"".join(parts), at
 
 
 def expected_checksum(data: bytes, at: int = 0, *, length: int) -> int | str:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.tso import MAX_TS, NO_TS
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 COMMITS_MAX = 4_096
 """A stretch with more ends."""
@@ -29,9 +32,8 @@ CREATE TABLE IF NOT EXISTS tallies (
 """
 SAVED = "INSERT OR REPLACE INTO tallies VALUES (?,?,?,?,?,?,?,?)"
 FORGOTTEN = "DELETE FROM tallies WHERE end_fid < ?"
-_PRIME = (1 << 31) - 1
+_PRIME: Final = (1 << 31) - 1
 """One byte of a number that changes changes what is left of it."""
-_REST = _PRIME.__rmod__
 _SUM = (
     f"commit_ts % {_PRIME} + 3 * (start_ts % {_PRIME}) + 5 * (fid % {_PRIME})"
     f" + 7 * (offset % {_PRIME}) + 11 * (length % {_PRIME})"
@@ -80,12 +82,28 @@ def tally_with(
         before = Tally(*begin, *begin, MAX_TS, NO_TS, 0, 0)
     if not commits:
         return before._replace(end_fid=end.fid, end_offset=end.offset)
-    # column by column: this stands in the way of each binlog that is filed
-    commit_ts, start_ts, fids, offsets, lengths = zip(*commits, strict=True)
-    total = before.total + sum(map(_REST, commit_ts)) + 3 * sum(map(_REST, start_ts))
-    total += 5 * sum(fids) + 7 * sum(map(_REST, offsets)) + 11 * sum(lengths)
-    low, high = min(before.min_ts, *commit_ts), max(before.max_ts, *commit_ts)
+    low, high, total = _summed(before, commits)
     return Tally(*before[:2], *end, low, high, before.commits + len(commits), total)
+
+
+def _summed(before: Tally, commits: Sequence[CommitRow]) -> tuple[int, int, int]:
+    """The smallest commit_ts, the largest, and the total, with those of before. Hot."""
+    low: i64 = before.min_ts
+    high: i64 = before.max_ts
+    total: i64 = before.total
+    for row in commits:
+        commit_ts: i64 = row[0]
+        start_ts: i64 = row[1]
+        fid: i64 = row[2]
+        offset: i64 = row[3]
+        length: i64 = row[4]
+        if commit_ts < low:
+            low = commit_ts
+        if commit_ts > high:
+            high = commit_ts
+        total += commit_ts % _PRIME + 3 * (start_ts % _PRIME) + 5 * (fid % _PRIME)
+        total += 7 * (offset % _PRIME) + 11 * (length % _PRIME)
+    return low, high, total
 
 
 def fits(database: sqlite3.Connection, after: int, upto: int, *, schema: str = "main") -> bool:

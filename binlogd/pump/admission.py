@@ -6,6 +6,7 @@ Source: tidb-binlog pump/server.go, writeBinlog; pump/storage/storage.go, WriteB
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import (
@@ -16,13 +17,14 @@ from binlogd.errors import (
     NotOnline,
     RecordTooLarge,
 )
-from binlogd.pump.log.entry import Item
+from binlogd.pump.log.entry import ITEM_BYTES, Item
 from binlogd.pump.state import NodeState
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.wire.peek import head_and_canonical, plain_numbers
 
 END_OF_TIME = compose(1 << 43)  # far enough below 2^63 for a time source to go on from there
-_PREWRITE, _COMMIT = BinlogType.PREWRITE.value, BinlogType.COMMIT.value
+_PREWRITE: Final[int] = BinlogType.PREWRITE.value
+_COMMIT: Final[int] = BinlogType.COMMIT.value
 
 
 class Admitted:
@@ -34,6 +36,17 @@ class Admitted:
         self.positions: list[int] = []
         self.outcomes: list[BinlogdError | None] = [None] * count
         self.refused = 0
+        self.bytes_held = 0
+        """What the items take from the budget."""
+        self.newest_ts = NO_TS
+
+    def add(self, position: int, item: Item, newest_ts: Tso, size: int) -> None:
+        """One that is taken, with its largest timestamp and the bytes of its payload."""
+        self.items.append(item)
+        self.positions.append(position)
+        self.bytes_held += size + ITEM_BYTES
+        if newest_ts > self.newest_ts:
+            self.newest_ts = newest_ts
 
 
 class Admission:
@@ -62,27 +75,28 @@ class Admission:
         has_space, bytes_max, horizon = self.has_space, self.record_bytes_max, self.horizon
         admitted = Admitted(len(payloads))
         for position, payload in enumerate(payloads):
-            numbers = plain_numbers(payload)
-            item: Item | None = None
-            if numbers is not None and has_space and len(payload) <= bytes_max:
+            numbers, size = plain_numbers(payload), len(payload)
+            if numbers is not None and has_space and size <= bytes_max:
                 tp, start_ts, commit_ts = numbers
                 if not 0 < start_ts < horizon:
                     pass
                 elif tp == _PREWRITE and takes_prewrites and 0 <= commit_ts < horizon:
                     item = Item(tp, Tso(start_ts), NO_TS, payload)
+                    admitted.add(position, item, Tso(start_ts), size)
+                    continue
                 elif tp == _COMMIT and start_ts < commit_ts < horizon:
                     item = Item(tp, Tso(start_ts), Tso(commit_ts), payload)
-            if item is None:
-                try:
-                    item = self.item(payload)
-                except BinlogdError as error:
-                    admitted.outcomes[position] = error
-                    admitted.refused += 1
+                    admitted.add(position, item, Tso(commit_ts), size)
                     continue
-                if item is None:
-                    continue
-            admitted.items.append(item)
-            admitted.positions.append(position)
+            try:
+                taken = self.item(payload)
+            except BinlogdError as error:
+                admitted.outcomes[position] = error
+                admitted.refused += 1
+                continue
+            if taken is not None:
+                newest_ts = max(taken.start_ts, taken.commit_ts)
+                admitted.add(position, taken, newest_ts, len(taken.payload))
         return admitted
 
     def item(self, payload: bytes) -> Item | None:

@@ -26,7 +26,7 @@ from binlogd.log.directory import LOCK_FILE, pump_directory, shard_name
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import Place, ValuePointer
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
-from binlogd.pump.admission import END_OF_TIME, Admission
+from binlogd.pump.admission import END_OF_TIME, Admission, Admitted
 from binlogd.pump.bases import Bases
 from binlogd.pump.budget import Budget
 from binlogd.pump.caretaker import Caretaker, CaretakerStatistics
@@ -35,7 +35,7 @@ from binlogd.pump.late_commits import LateCommits, LateWatch
 from binlogd.pump.log.entry import Item
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.resolver import Resolver, ResolverStatistics
-from binlogd.pump.route import Router, Routing, Share, bytes_held, newest
+from binlogd.pump.route import Router, Routing, Share
 from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.pull import PullOptions, ShardSource
 from binlogd.pump.shard.rounds import Rounds
@@ -287,7 +287,7 @@ class Pump:
         self._refused += admitted.refused
         if admitted.items:
             self._accepted += len(admitted.items)
-            await self._write(admitted.items, admitted.positions, admitted.outcomes)
+            await self._write(admitted)
         return admitted.outcomes
 
     @property
@@ -441,13 +441,11 @@ class Pump:
         newest_ms = max(self._clock.wall_ms(), physical_ms(self._router.high))
         self._admission.horizon = min(END_OF_TIME, compose(newest_ms + self._ahead_max_ms))
 
-    async def _write(
-        self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]
-    ) -> None:
-        """Writes items; `positions` say where the outcome of each belongs."""
-        self._tso.observe(newest(items))
-        await self._budget.take(bytes_held(items))
-        shares, ended = self._router.split(items), dict[int, BinlogdError | None]()
+    async def _write(self, admitted: Admitted) -> None:
+        """Writes what was taken, and completes the outcomes."""
+        self._tso.observe(admitted.newest_ts)
+        await self._budget.take(admitted.bytes_held)
+        shares, ended = self._router.split(admitted.items), dict[int, BinlogdError | None]()
         is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settled(number: int, share: Share, error: BinlogdError | None) -> None:
@@ -465,7 +463,7 @@ class Pump:
         for number, error in ended.items():
             if error is not None:
                 for at in shares[number].positions:
-                    outcomes[positions[at]] = error
+                    admitted.outcomes[admitted.positions[at]] = error
 
     def _tell(self) -> None:
         """Shows the newest commit to the shards that were not written to: one witness for many
@@ -481,12 +479,13 @@ class Pump:
             for shard in self._shards:
                 shard.witness(ts)
             return
-        outcomes: list[BinlogdError | None] = [None]
-        item = Item(BinlogType.ROLLBACK, ts, ts, fake(ts))
+        written, payload = Admitted(1), fake(ts)
+        written.add(0, Item(BinlogType.ROLLBACK, ts, ts, payload), ts, len(payload))
         self._fakes += 1
-        await self._write([item], [0], outcomes)
-        if outcomes[0] is not None:
-            raise outcomes[0]
+        await self._write(written)
+        (outcome,) = written.outcomes
+        if outcome is not None:
+            raise outcome
 
     async def _all_logged(self) -> None:
         """Waits until everything that was admitted before is in the log, or has failed: a prewrite

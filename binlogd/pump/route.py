@@ -18,19 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NewType
+from typing import Final, NewType
 
 from binlogd.binlog import BinlogType
 from binlogd.log.checked_text import checksummed, text_in
-from binlogd.pump.log.entry import WITNESS, Item
+from binlogd.pump.log.entry import ITEM_BYTES, WITNESS, Item
 from binlogd.tso import NO_TS, Tso
 
 ShardId = NewType("ShardId", int)
 """The number of a shard, from 0."""
 
-_PREWRITE = BinlogType.PREWRITE.value
-_ITEM_BYTES = 512  # of the objects around a payload on its way, roughly
-_MIX = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbours go to different shards
+_PREWRITE: Final[int] = BinlogType.PREWRITE.value
+_MIX: Final = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbours go to different shards
 
 
 _TS_BITS = 64
@@ -101,7 +100,7 @@ class Router:
                 share = shares.get(number)
                 if share is None:
                     share = shares[number] = Share()
-            share.bytes_held += len(item.payload) + _ITEM_BYTES
+            share.bytes_held += len(item.payload) + ITEM_BYTES
             if item.tp == _PREWRITE:
                 if told[number] < high:
                     share.items.append(_witness(high))
@@ -126,24 +125,6 @@ class Router:
         for number in behind:
             told[number] = high
         return [(number, high) for number in behind]
-
-
-def bytes_held(items: Sequence[Item]) -> int:
-    """What binlogs take from the budget: a million small ones are not free."""
-    held = 0
-    for item in items:
-        held += len(item.payload) + _ITEM_BYTES
-    return held
-
-
-def newest(items: Sequence[Item]) -> Tso:
-    """The largest timestamp of some binlogs."""
-    found = NO_TS
-    for item in items:
-        ts = max(item.start_ts, item.commit_ts)
-        if ts > found:
-            found = ts
-    return found
 
 
 def _witness(ts: Tso) -> Item:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from binlogd.binlog import BinlogType, Payload, StoredPayload
 from binlogd.errors import Corrupt, MalformedBinlog
@@ -36,6 +36,9 @@ from binlogd.wire.mutation import (
     table_mutation,
 )
 from binlogd.wire.mutation import Mutation as Mutation
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 NO_DDL: Final = b"\x38\x00\x40\x00"
 """How the canonical form ends of all binlogs but those of a DDL."""
@@ -97,26 +100,50 @@ def head_and_canonical(payload: bytes) -> tuple[Head, bytes]:
 
 def plain_numbers(payload: bytes) -> tuple[int, int, int] | None:
     """Type and timestamps of a canonical payload that is no DDL; None for any other one. Hot."""
-    head = _TIMESTAMPS.match(payload)
-    if head is None:
+    try:
+        if payload[0] != 0x08 or payload[1] > 0x7F or payload[2] != 0x10:
+            return None
+        start_ts, at = _number(payload, 3)
+        if start_ts < 0 or payload[at] != 0x18:
+            return None
+        commit_ts, at = _number(payload, at + 1)
+    except IndexError:
         return None
-    if not _plain_value_at(payload, head.end()):
+    if commit_ts < 0 or not _plain_value_at(payload, at):
         return None
-    return payload[1], int64(head[2]), int64(head[3])
+    return payload[1], start_ts, commit_ts
 
 
-def _plain_value_at(payload: bytes, at: int) -> int:
+def _number(payload: bytes, at: i64) -> tuple[i64, i64]:
+    """An int64 at `at` and where it ends; -1 for one below zero, or with a byte too many. Raises
+    IndexError."""
+    byte: i64 = payload[at]
+    at += 1
+    value: i64 = byte & 0x7F
+    shift: i64 = 7
+    while byte > 0x7F and shift < 63:
+        byte = payload[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    is_minimal = byte <= 0x7F and (byte > 0 or shift == 7)
+    return (value if is_minimal else -1), at
+
+
+def _plain_value_at(payload: bytes, at: i64) -> i64:
     """Where fields 5 to 8 begin, if what stands at `at` is the rest of a canonical payload that is
     no DDL; 0 otherwise."""
-    value_at = 0
     try:
-        for tag in _IN_ORDER:
-            if payload[at] == tag:
-                _, at = _content(payload, at + 1)
-            value_at = value_at or at
+        if payload[at] == 0x22:
+            _, at = _content(payload, at + 1)
+        value_at: i64 = at
+        if payload[at] == 0x2A:
+            _, at = _content(payload, at + 1)
+        if payload[at] == 0x32:
+            _, at = _content(payload, at + 1)
     except (IndexError, MalformedBinlog):
         return 0
-    return value_at if payload[at:] == NO_DDL else 0
+    return value_at if len(payload) - at == len(NO_DDL) and payload.endswith(NO_DDL) else 0
 
 
 def prewrite_key(payload: bytes) -> bytes:
@@ -417,7 +444,6 @@ def encode_mutations(schema_version: int, tables: list[Mutation]) -> bytes:
 
 _MINIMAL = rb"([\x80-\xff]{0,8}[\x01-\x7f]|\x00|[\x80-\xff]{9}\x01)"
 _TIMESTAMPS = re.compile(rb"\x08([\x00-\x7f])\x10" + _MINIMAL + rb"\x18" + _MINIMAL)
-_IN_ORDER: Final = (0x22, 0x2A, 0x32)  # tags of the fields between timestamps and DDL
 _DDL_NUMBERS = re.compile(rb"\x38" + _MINIMAL + rb"\x40[\x00-\x7f]")
 
 
@@ -467,15 +493,15 @@ def _marks(payload: bytes) -> _Marks | None:
     return _Marks(head, key_at, value_at, rows_at, rows_end, query_at, query_end, job_id)
 
 
-def _content(payload: bytes, at: int) -> tuple[int, int]:
+def _content(payload: bytes, at: i64) -> tuple[i64, i64]:
     """Begin and end of the bytes whose length is at `at`. Raises MalformedBinlog if that is not
     canonical, or too large to go on with, IndexError."""
-    size = payload[at]
+    size: i64 = payload[at]
     if size < 0x80:
         return at + 1, at + 1 + size
-    size, begin = read_uvarint(payload, at)
-    if payload[begin - 1] == 0:
-        raise MalformedBinlog("a length with a byte too many")
+    size, begin = _number(payload, at)
+    if size < 0:
+        raise MalformedBinlog("a length below zero, or with a byte too many")
     return begin, end_of(payload, begin, size)
 
 

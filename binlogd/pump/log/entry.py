@@ -5,6 +5,8 @@ Structs of msgspec, as all that is made for each binlog; none of them is ever pa
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from binlogd.binlog import BinlogType
@@ -12,8 +14,10 @@ from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.log.record import HEADER_BYTES
 from binlogd.tso import Tso
 
-WITNESS = -1
+WITNESS: Final = -1
 """The `tp` of an item that is no binlog: a timestamp known to be handed out."""
+ITEM_BYTES: Final = 512
+"""What the objects around a payload on its way take, roughly: a million small ones are not free."""
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -52,6 +51,7 @@ log = structlog.get_logger(__name__)
 SEAL_AT_CLOSE_BYTES = 50 << 10
 """A segment at least this large is sealed at close, so that the next start need not scan it."""
 
+_JOINED_BYTES = 1 << 20  # a larger payload is not copied to stand behind its header
 Records = list[tuple[ValuePointer, bytes]]
 
 
@@ -189,8 +189,7 @@ class ValueLog:
         first record stands: the others follow it in the same segment, without gaps."""
         try:
             current = await self._writable()
-            fid, begin = next(reversed(self._segments)), current.size
-            flushed = 0
+            fid, begin, flushed = next(reversed(self._segments)), current.size, 0
             while flushed < len(payloads):  # ends: every flush takes at least one record
                 parts, flushed = await self._fill(payloads, flushed)
                 self._is_poisoned = True  # until the disk has said otherwise
@@ -537,22 +536,23 @@ class ValueLog:
     async def _fill(self, payloads: Sequence[bytes], begin: int) -> tuple[list[bytes], int]:
         """The parts of one write, and the first payload that is not in it."""
         parts: list[bytes] = []
-        size, most = 0, self._limits.flush_bytes_max
-        for number, payload in enumerate(islice(payloads, begin, None), begin):
-            length = len(payload)
-            size += record.HEADER_BYTES + length
-            if parts and size > most:
-                return parts, number
-            if length > pieces.LARGE_BYTES:
-                parts.append(await pieces.header(payload))
-            else:
-                parts.append(record.header(payload))
-            parts.append(payload)
-        return parts, len(payloads)
+        left = self._limits.flush_bytes_max
+        while begin < len(payloads):  # ends: every turn takes a record
+            records, end = record.together(payloads, begin, bytes_max=left, each_max=_JOINED_BYTES)
+            more = [records]
+            if end == begin:
+                payload, end = payloads[begin], begin + 1
+                if parts and record.HEADER_BYTES + len(payload) > left:
+                    break
+                is_large = len(payload) > pieces.LARGE_BYTES
+                head = await pieces.header(payload) if is_large else record.header(payload)
+                more = [head, payload]
+            parts += more
+            left, begin = left - sum(map(len, more)), end
+        return parts, begin
 
     def _grown(self, current: AppendFile, max_ts: Tso) -> None:
-        fid = next(reversed(self._segments))
-        segment = self._segments[fid]
+        segment = next(reversed(self._segments.values()))
         self._set(replace(segment, size_bytes=current.size, max_ts=max(segment.max_ts, max_ts)))
 
     async def _seal(self, current: AppendFile) -> None:

@@ -203,9 +203,12 @@ class PumpService:
         self, cluster_id: int, payloads: Sequence[bytes]
     ) -> Sequence[GRPCError | None]:
         """Takes serialised binlogs of one cluster; one outcome for each, None is OK."""
-        requests = [codec.WriteRequest(cluster_id, payload) for payload in payloads]
+        sizes = list(map(len, payloads))
         with self._under_way(len(payloads)):
-            return await self._taken(requests, [len(payload) for payload in payloads])
+            if cluster_id == self._cluster.cluster_id:
+                return await self._all_taken(payloads, sizes)
+            requests = [codec.WriteRequest(cluster_id, payload) for payload in payloads]
+            return await self._taken(requests, sizes)
 
     async def close(self) -> None:
         """Ends every stream with OK, and waits for them and for the writes in flight.

@@ -36,7 +36,7 @@ from binlogd.pump.shard.filing import Filer, FilingOptions
 from binlogd.pump.shard.index import LateRow, SqliteIndex
 from binlogd.pump.shard.recovery import Recovered, Sorting, recover
 from binlogd.pump.shard.rounds import Rounds
-from binlogd.pump.shard.sorting import below, sort
+from binlogd.pump.shard.sorting import Group, below, sort
 from binlogd.pump.shard.window import Window
 from binlogd.pump.signal import Signal
 from binlogd.pump.slow import SlowWrites
@@ -354,42 +354,38 @@ class Shard:
                 if self._spools:
                     writers = await self._take_over(self._spools.popleft())
                 else:
-                    writers = await self._write_group(self._next_group())  # its bytes are let go
+                    writers = await self._write_group(*self._next_group())  # its bytes are let go
             finally:
                 self._is_busy = False
                 self._rounds.leave(writers)
         self.filer.close()
 
-    async def _write_group(self, group: list[_Batch]) -> int:
+    async def _write_group(self, batches: list[_Batch], group: Group) -> int:
         """Returns how many writers were answered."""
-        items = [item for batch in group for item in batch.items]
-        binlogs = [item for item in items if item.tp != WITNESS]
-        clock, written_bytes = asyncio.get_running_loop().time, self._written_bytes
+        clock, records = asyncio.get_running_loop().time, len(group.payloads)
         begin_s = clock()
         try:
             first = FIRST
-            if binlogs:
-                first = await self.log.append_behind(
-                    [item.payload for item in binlogs], max([item.index_ts for item in binlogs])
-                )
+            if records:
+                first = await self.log.append_behind(group.payloads, group.max_ts)
         except Unavailable as error:
-            log.warning("append_failed", shard=self.name, records=len(binlogs), cause=str(error))
+            log.warning("append_failed", shard=self.name, records=records, cause=str(error))
             self._measures.errors["write_binlog_batch"] += 1
-            self._fail(group, error)
+            self._fail(batches, error)
             # A witness is true whatever became of the binlogs beside it, which nobody was told of.
-            self._sort([item for item in items if item.tp == WITNESS], FIRST)
-            return len(group)
+            self._sort([item for item in group.items if item.tp == WITNESS], FIRST)
+            return len(batches)
         except BaseException as error:
-            self._fail(group, error if isinstance(error, BinlogdError) else NotOnline("offline"))
+            self._fail(batches, error if isinstance(error, BinlogdError) else NotOnline("offline"))
             raise
-        unkept = self._sort(items, first)
+        unkept = self._sort(group.items, first)
         self._groups += 1
         now_s, slow = clock(), self._options.slow
-        if binlogs:
+        if records:
             self._measures.seconds["batch"].observe(now_s - begin_s)
-            self._measures.sizes["batch"].observe(self._written_bytes - written_bytes)
+            self._measures.sizes["batch"].observe(group.size_bytes)
         writers = 0
-        for batch in group:
+        for batch in batches:
             if batch.settled is not None:
                 writers += 1
                 self._measures.seconds["single"].observe(now_s - batch.since_s, len(batch.items))
@@ -438,18 +434,17 @@ class Shard:
         settled(None)
         return 1
 
-    def _next_group(self) -> list[_Batch]:
-        group: list[_Batch] = []
-        size = 0
-        while self._queue and size < self._options.group_bytes_max:
+    def _next_group(self) -> tuple[list[_Batch], Group]:
+        batches, group = list[_Batch](), Group()
+        while self._queue and group.size_bytes < self._options.group_bytes_max:
             batch = self._queue.popleft()
             late_ts = below(batch.items, self.sorter, self.window, self.filer.kept_ts)
             if late_ts and batch.settled is not None:
                 self.filer.keep(late_ts).add_done_callback(partial(self._take_again, batch))
                 continue
-            size += sum(len(item.payload) for item in batch.items)
-            group.append(batch)
-        return group
+            group.add(batch.items)
+            batches.append(batch)
+        return batches, group
 
     def _take_again(self, batch: _Batch, kept: asyncio.Future[None]) -> None:
         """Queues what may have come too late: should the process end, the next start will know."""
@@ -490,8 +485,8 @@ class Shard:
         self.filer.advanced(self.sorter.watermark, handle)
         self.changed.fire()
 
-    def _fail(self, group: Sequence[_Batch] | deque[_Batch], error: BinlogdError) -> None:
-        for batch in group:
+    def _fail(self, batches: Sequence[_Batch] | deque[_Batch], error: BinlogdError) -> None:
+        for batch in batches:
             if batch.settled is not None:
                 self._failed_records += len(batch.items)
                 batch.settled(error)

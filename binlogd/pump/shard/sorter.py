@@ -18,23 +18,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from binlogd.log.pointer import Place
+from binlogd.log.pointer import Place, Spot
 from binlogd.tso import NO_TS, Tso
 
 
 class Open:
     """A prewrite without an outcome. `since_s` is when it came, by the caller's clock."""
 
-    __slots__ = ("before", "behind", "high", "is_doubted", "place", "since_s", "start_ts")
+    __slots__ = ("before", "behind", "high", "is_doubted", "since_s", "spot", "start_ts")
 
-    def __init__(self, start_ts: Tso, place: Place, since_s: float, before: Open | None) -> None:
+    def __init__(self, start_ts: Tso, spot: Spot, since_s: float, before: Open | None) -> None:
         self.start_ts = start_ts
-        self.place = place
+        self.spot = spot
         self.since_s = since_s
         self.high = NO_TS  # the largest timestamp behind it and before the next open prewrite
         self.before = before
         self.behind: Open | None = None
         self.is_doubted = False  # a Rollback came, and somebody can tell whether it is true
+
+    @property
+    def place(self) -> Place:
+        """Where it is read."""
+        return Place(*self.spot)
 
 
 OUTCOMES_KEPT_MAX = 32_768
@@ -58,10 +63,10 @@ class Sorter:
         """The prewrite that holds the watermark, if one does."""
         self._last: Open | None = None
         # behind a Rollback, with its prewrite's place
-        self._outcomes: OrderedDict[Tso, Place | None] = OrderedDict()
+        self._outcomes: OrderedDict[Tso, Spot | None] = OrderedDict()
         self._outcomes_kept = outcomes_kept
 
-    def prewrite(self, start_ts: Tso, place: Place, now_s: float) -> None:
+    def prewrite(self, start_ts: Tso, spot: Spot, now_s: float) -> None:
         """A prewrite, in the order of the log.
 
         A repeated one changes nothing: the first stands further ahead, and one that comes behind
@@ -70,7 +75,7 @@ class Sorter:
         if start_ts in self._open or start_ts in self._outcomes:
             return
         last = self._last
-        opened = Open(start_ts, place, now_s, last)
+        opened = Open(start_ts, spot, now_s, last)
         if last is None:
             self.oldest = opened
         else:
@@ -78,7 +83,7 @@ class Sorter:
         self._last = opened
         self._open[start_ts] = opened
 
-    def outcome(self, start_ts: Tso, commit_ts: Tso) -> Place | None:
+    def outcome(self, start_ts: Tso, commit_ts: Tso) -> Spot | None:
         """A Commit, or a Rollback (commit_ts 0), in the order of the log.
 
         Returns where the prewrite stands, or None if that is not known, as of a repeated Commit:
@@ -90,11 +95,11 @@ class Sorter:
             opened = self._doubted[start_ts] = self._open[start_ts]
             opened.is_doubted = True
             return None
-        place = self.settle(start_ts) or self._outcomes.pop(start_ts, None)
-        self._remember(start_ts, None if commit_ts else place)
+        spot = self.settle(start_ts) or self._outcomes.pop(start_ts, None)
+        self._remember(start_ts, None if commit_ts else spot)
         if commit_ts:
             self.witness(commit_ts)
-        return place
+        return spot
 
     def witness(self, ts: Tso) -> None:
         """A timestamp that was handed out before anything given to the sorter from now on."""
@@ -105,12 +110,13 @@ class Sorter:
         elif ts > last.high:
             last.high = ts
 
-    def settle(self, start_ts: Tso) -> Place | None:
+    def settle(self, start_ts: Tso) -> Spot | None:
         """Stops waiting for an outcome, which is known to be in the log or never to come."""
         settled = self._open.pop(start_ts, None)
         if settled is None:
             return None
-        self._doubted.pop(start_ts, None)
+        if settled.is_doubted:
+            del self._doubted[start_ts]
         before, behind = settled.before, settled.behind
         if behind is None:
             self._last = before
@@ -124,7 +130,7 @@ class Sorter:
             before.behind = behind
             if settled.high > before.high:
                 before.high = settled.high
-        return settled.place
+        return settled.spot
 
     @property
     def open_count(self) -> int:
@@ -146,7 +152,7 @@ class Sorter:
         """The open prewrites with a Rollback that nobody has confirmed, in the order of those."""
         yield from self._doubted.values()
 
-    def _remember(self, start_ts: Tso, place: Place | None) -> None:
-        self._outcomes[start_ts] = place
+    def _remember(self, start_ts: Tso, spot: Spot | None) -> None:
+        self._outcomes[start_ts] = spot
         if len(self._outcomes) > self._outcomes_kept:
             self._outcomes.popitem(last=False)

@@ -7,16 +7,43 @@ Source: tidb-binlog pump/storage/storage.go and sorter.go.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from binlogd.binlog import BinlogType
-from binlogd.log.pointer import FileId, Place, ValuePointer
+from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.log.record import HEADER_BYTES
 from binlogd.pump.log.entry import WITNESS, Entry, Item
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.pump.shard.window import Window
 from binlogd.tso import NO_TS, Tso
 
-_PREWRITE, _COMMIT = BinlogType.PREWRITE.value, BinlogType.COMMIT.value
+_PREWRITE: Final[int] = BinlogType.PREWRITE.value
+_COMMIT: Final[int] = BinlogType.COMMIT.value
+
+
+class Group:
+    """Items that are logged together, and what the log has to know of the binlogs among them."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.payloads: list[bytes] = []
+        self.size_bytes = 0
+        self.max_ts = NO_TS
+        """The largest of what counts for the max_ts of a segment."""
+
+    def add(self, items: Sequence[Item]) -> None:
+        """Puts them behind the others."""
+        for item in items:
+            self.items.append(item)
+            tp = item.tp
+            if tp == WITNESS:
+                continue
+            payload = item.payload
+            self.payloads.append(payload)
+            self.size_bytes += len(payload)
+            ts = item.start_ts if tp == _PREWRITE else item.commit_ts
+            if ts > self.max_ts:
+                self.max_ts = ts
 
 
 class Logged:
@@ -55,6 +82,7 @@ def sort(
     done = Logged()
     entries = done.entries
     fid, offset = first.fid, first.offset
+    needed_fid, needed_ts = FileId(-1), NO_TS
     for item in items:
         tp, start_ts, commit_ts = item.tp, item.start_ts, item.commit_ts
         if tp == WITNESS:
@@ -65,7 +93,7 @@ def sort(
         entries.append(Entry(tp, start_ts, commit_ts, fid, offset, size))
         done.size_bytes += size
         if tp == _PREWRITE:
-            sorter.prewrite(start_ts, Place(fid, offset, size), now_s)
+            sorter.prewrite(start_ts, (fid, offset, size), now_s)
             window.prewrite(start_ts, payload)
         elif commit_ts == NO_TS:
             sorter.outcome(start_ts, NO_TS)
@@ -77,12 +105,13 @@ def sort(
         else:
             if commit_ts <= sorter.watermark and not window.has(commit_ts, start_ts):
                 done.suspects.append(entries[-1])
-            place = sorter.outcome(start_ts, commit_ts)
-            if place is None:
+            spot = sorter.outcome(start_ts, commit_ts)
+            if spot is None:
                 done.unplaced.append((commit_ts, start_ts))
-            elif commit_ts > done.needed.get(place.fid, NO_TS):
-                done.needed[place.fid] = commit_ts
-            window.commit(commit_ts, start_ts, payload, place)
+            elif spot[0] != needed_fid or commit_ts > needed_ts:  # neighbours are in one segment
+                needed_fid, needed_ts = spot[0], max(commit_ts, done.needed.get(spot[0], NO_TS))
+                done.needed[needed_fid] = needed_ts
+            window.commit(commit_ts, start_ts, payload, spot)
         offset += HEADER_BYTES + size
     return done
 
@@ -109,15 +138,15 @@ def sort_again(entries: Sequence[Entry], sorter: Sorter, now_s: float) -> Sorted
         if index_ts >= newest.get(fid, NO_TS):
             newest[fid] = index_ts
         if tp == _PREWRITE:
-            sorter.prewrite(start_ts, Place(fid, entry.offset, entry.length), now_s)
+            sorter.prewrite(start_ts, (fid, entry.offset, entry.length), now_s)
         elif start_ts == commit_ts:
             sorter.witness(commit_ts)
         else:
             if commit_ts and commit_ts <= sorter.watermark:
                 done.suspects.append(entry)
-            place = sorter.outcome(start_ts, commit_ts)
-            if commit_ts and place is None:
+            spot = sorter.outcome(start_ts, commit_ts)
+            if commit_ts and spot is None:
                 done.unplaced.append(entry)
-            elif commit_ts and place is not None and commit_ts > needed.get(place.fid, NO_TS):
-                needed[place.fid] = commit_ts
+            elif commit_ts and spot is not None and commit_ts > needed.get(spot[0], NO_TS):
+                needed[spot[0]] = commit_ts
     return done

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from typing import Any, Final
 
 import msgspec
 
-from binlogd.log.pointer import Place
+from binlogd.log.pointer import Place, Spot
 from binlogd.tso import MAX_TS, Tso
 
-_OVERHEAD_BYTES = 300  # of the objects around two payloads, roughly
+_OVERHEAD_BYTES: Final = 300  # of the objects around two payloads, roughly
 
 
 class Kept(msgspec.Struct, gc=False):
     """A commit, or a fake (start_ts == commit_ts), and its prewrite as far as it is known.
 
-    `prewrite` is None when its bytes are no longer in memory; `place` says where they are then,
-    None if the shard does not know that either.
+    `prewrite` is None when its bytes are no longer in memory; `place` says where they are then, and
+    only then, None if the shard does not know that either.
     """
 
     commit_ts: Tso
@@ -48,7 +49,7 @@ class Window:
     """Commits by (commit_ts, start_ts), and prewrites that wait for theirs."""
 
     def __init__(self, *, floor: Tso, bytes_max: int, commits_max: int) -> None:
-        self.floor = floor
+        self.floor = self._newest = floor
         self._bytes_max = bytes_max
         self._commits_max = commits_max
         self._keys: list[tuple[Tso, Tso]] = []
@@ -73,20 +74,25 @@ class Window:
         if start_ts in self._prewrites:
             self._drop_prewrite(start_ts)
 
-    def commit(self, commit_ts: Tso, start_ts: Tso, payload: bytes, place: Place | None) -> None:
-        """Keeps a commit, together with its prewrite; `place` is where that stands in the log."""
+    def commit(self, commit_ts: Tso, start_ts: Tso, payload: bytes, spot: Spot | None) -> None:
+        """Keeps a commit, together with its prewrite; `spot` is where that stands in the log."""
         prewrite = self._drop_prewrite(start_ts) if start_ts in self._prewrites else None
-        key = (commit_ts, start_ts)
-        if commit_ts <= self.floor or key in self._kept:
+        key: Any = (commit_ts, start_ts)  # one object of it, compiled too
+        place: Place | None = None
+        size = len(payload) + _OVERHEAD_BYTES
+        if prewrite is not None:
+            size += len(prewrite)
+        elif spot is not None:
+            place = Place(*spot)
+        if commit_ts > self._newest:
+            self._newest = commit_ts
+            self._keys.append(key)
+        elif commit_ts <= self.floor or key in self._kept:
             return
-        kept = Kept(commit_ts, start_ts, payload, prewrite, place)
-        keys = self._keys
-        if not keys or key > keys[-1]:
-            keys.append(key)
         else:
-            insort(keys, key, lo=self._begin)
-        self._kept[key] = kept
-        self._kept_bytes += _size(kept)
+            insort(self._keys, key, lo=self._begin)
+        self._kept[key] = Kept(commit_ts, start_ts, payload, prewrite, place)
+        self._kept_bytes += size
         while self._kept_bytes > self._bytes_max or len(self._kept) > self._commits_max:
             self._push_out()
 

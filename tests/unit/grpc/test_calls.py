@@ -83,6 +83,27 @@ def test_headers_that_were_read_in_vain_are_handed_on() -> None:
     assert inlet.messages == []
 
 
+def test_headers_with_one_less_one_more_or_another_are_judged_by_themselves() -> None:
+    encoder, table = Encoder(), new_table(inlet := new_inlet())
+    assert table.take(written(encoder, 1, b"one", "15S"), 0, **AMPLE)
+    assert table.take(written(encoder, 3, b"two", "14999990u"), 0, **AMPLE)
+    others = (
+        FIELDS[:-1],
+        [*FIELDS, ("authorization", "me")],
+        [*FIELDS, FIELDS[-1]],
+        [FIELDS[0], (":path", "/a.B/D"), FIELDS[2]],
+        [*FIELDS, ("grpc-timeout", "soon")],
+    )
+    for fields in others:
+        block = encoder.encode(fields)
+        head = frames.frame(frames.HEADERS, frames.END_HEADERS, 5, block)
+        odd = head + frames.frame(frames.DATA, frames.END_STREAM, 5, prefixed(b"odd"))
+        assert table.take(odd, 0, **AMPLE) == 0
+        assert table.has_read
+    assert table.take(written(encoder, 5, b"three", "15S"), 0, **AMPLE)
+    assert inlet.messages == [b"one", b"two", b"three"]
+
+
 def test_no_more_is_taken_than_there_are_streams_window_and_room() -> None:
     encoder = Encoder()
     calls = [written(encoder, 2 * n + 1, b"12345") for n in range(3)]

@@ -86,3 +86,18 @@ def test_a_record_of_known_length_is_checked() -> None:
     assert "wrong magic" in str(record.decode(b"x" + encoded[1:], length=7))
     assert "checksum mismatch" in str(record.decode(encoded[:-1] + b"x", length=7))
     assert "the file ends" in str(record.decode(encoded[:-1], length=7))
+
+
+@given(st.lists(st.binary(max_size=40)), st.integers(0, 5), st.integers(0, 200))
+def test_records_stand_together_up_to_what_is_too_large(
+    payloads: list[bytes], begin: int, bytes_max: int
+) -> None:
+    records, end = record.together(payloads, begin, bytes_max=bytes_max, each_max=30)
+    assert records == b"".join(map(record.encode, payloads[begin:end]))
+    assert len(records) <= bytes_max
+    assert all(len(each) <= 30 for each in payloads[begin:end])
+    if begin < len(payloads) and end < len(payloads):
+        size = len(payloads[end])
+        assert size > 30 or len(records) + record.HEADER_BYTES + size > bytes_max
+    else:
+        assert end == max(begin, len(payloads))

@@ -137,6 +137,23 @@ def test_a_length_beyond_every_memory_is_malformed_to_whoever_looks(
         assert field != 4 or peek.begin(payload) is None
 
 
+@given(int64s, int64s, optional_blobs, st.binary(max_size=300))
+def test_numbers_of_a_canonical_payload_are_read_at_once_and_of_no_other_one(
+    start_ts: int, commit_ts: int, key: bytes | None, value: bytes
+) -> None:
+    prewrite = peek.prewrite_binlog(Tso(start_ts), prewrite_key=key, prewrite_value=value)
+    commit = peek.commit_binlog(Tso(start_ts), Tso(commit_ts), prewrite_key=key)
+    assert peek.plain_numbers(prewrite) == (None if start_ts < 0 else (0, start_ts, 0))
+    is_plain = min(start_ts, commit_ts) >= 0
+    assert peek.plain_numbers(commit) == ((1, start_ts, commit_ts) if is_plain else None)
+    for end in range(len(commit)):
+        assert peek.plain_numbers(commit[:end]) is None
+    longer = commit.replace(b"\x10", b"\x10\x80", 1)  # other numbers, or a byte too many
+    found = peek.plain_numbers(longer)
+    assert found is None or found == peek.head_and_canonical(longer)[0][:3]
+    assert found is None or peek.head_and_canonical(longer)[1] == longer
+
+
 @given(int64s, int64s, optional_blobs, optional_blobs, optional_blobs, int64s, st.integers(0, 5))
 def test_betterproto_reads_what_the_builders_write(
     start_ts: int,
