@@ -23,7 +23,6 @@ from binlogd.snapshot.log.datums import Longs, Mask, RowSpans, longs
 from binlogd.snapshot.log.events import (
     BATCH_BYTES_MAX,
     EVENTS,
-    TOGETHER_BYTES,
     TOGETHER_ROWS_MIN,
 )
 from binlogd.snapshot.log.prewrites import ParsedMutations, parse_mutations
@@ -51,7 +50,9 @@ from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
 from binlogd.wire.mutation import LARGE_BYTES
 
 BATCH_ROWS = 65_536
-"""Of a large transaction, at most `BATCH_BYTES_MAX` of them."""
+"""Of a batch, which a large transaction may end before, at `BATCH_BYTES_MAX`."""
+TOGETHER_BYTES = 4 << 20
+"""Of log whose changes are in memory together."""
 _Change = tuple[int, int, bytes, bytes]
 """seq, op, key, row."""
 _Event = tuple[int, bytes, int, int, int, int, bytes]
@@ -108,7 +109,7 @@ class _Run:
     """Transactions between two DDL."""
 
     def __init__(self, request: ReadRequest, walk: LogWalk) -> None:
-        is_log = request.form == "changelog"
+        is_log = request.keeps_all
         self._walk, self._moved_op = walk, _PUT if is_log else _UPDATE
         self._wants = PerTable(lambda of: request.wants(of.database, of.info.name))
         self._splits = PerTable(_primary_moves if is_log else _may_move)
@@ -132,7 +133,10 @@ class _Run:
             return
         parsed = self._parsed()
         done, batches = set[_Seen](), list[pa.RecordBatch]()
+        rows = np.bincount(parsed.of_seen[parsed.found.of_step], minlength=len(parsed.seen))
         for table, places in _by_table(parsed.tables):
+            if rows[places].sum() < TOGETHER_ROWS_MIN or not self._is_plain(table):
+                continue
             batch = self._together(table, parsed, np.isin(parsed.of_seen, places))
             if batch is not None:
                 batches.append(batch)
@@ -142,8 +146,8 @@ class _Run:
         self._bytes = 0
         found = pa.concat_batches(batches)
         order = np.lexsort([longs(found, name) for name in ("seq", "commit_ts", "table_id")])
-        if len(order):
-            yield found.take(pa.array(order))
+        for begin in range(0, len(order), BATCH_ROWS):
+            yield found.take(pa.array(order[begin : begin + BATCH_ROWS]))
 
     def alone(self, binlog: CommittedBinlog) -> Iterator[pa.RecordBatch]:
         """The changes of a large transaction, some at a time. Raises as `take`."""
@@ -177,17 +181,17 @@ class _Run:
         begins = before - before[np.searchsorted(found.of_prewrite, found.of_prewrite)]
         return _Parsed(found, commit_ts, SEQ_STEP * begins, of_seen, seen, tables)
 
+    def _is_plain(self, table: TableAt) -> bool:
+        """Whether its rows may be gone through together."""
+        is_number = self._handles.of(table).kind is not HandleKind.COMMON
+        return is_number and self._wants.of(table) and self._splits.of(table) is None
+
     def _together(self, table: TableAt, parsed: _Parsed, is_ours: Mask) -> pa.RecordBatch | None:
-        """None for what is to be gone through one by one; for a row that is corrupt too, which is
-        told with its transaction then."""
-        handle = self._handles.of(table)
-        if not self._wants.of(table) or handle.kind is HandleKind.COMMON:
-            return None
+        """None for what is to be gone through one by one: where a changelog has keys that moved,
+        or a row is corrupt, which is told with its transaction then."""
         rows = parsed.found.rows_of(is_ours, np.arange(np.count_nonzero(is_ours)))
-        if self._splits.of(table) is not None or len(rows.sequence) < TOGETHER_ROWS_MIN:
-            return None
         with suppress(CorruptRow):
-            found = changed(handle, rows, keeps_gone=True)
+            found = changed(self._handles.of(table), rows, keeps_gone=True)
             if self._moved_op == _PUT and len(found.keys) > len(rows.sequence):
                 return None
             of = found.commit_ts

@@ -27,7 +27,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from binlogd.archive.store import ArchiveStore
 from binlogd.snapshot.log.packets import PACKETS, PIECE_BYTES
 from binlogd.snapshot.log.scan import ddl_of
-from binlogd.snapshot.process.session import settle
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.base_loader import LoadedBase
 from binlogd.spark.counts import READ, RowCounts, by_table, counted, total
@@ -103,7 +102,6 @@ def start(
 ) -> StreamingQuery:
     """A query that runs until it is stopped or fails, and notes what it does."""
     spark.dataSource.register(BinlogdSource)
-    settle(spark)
     source = {**options.source, "form": target.form}
     asked = request(source)
     offsets, noted = Offsets(options.checkpoint, asked), figures or PipelineFigures(asked)
@@ -179,7 +177,7 @@ class LakeTarget:
     @property
     def form(self) -> str:
         """See Target."""
-        return "changes" if self.lake.mode == "upsert" else "changelog"
+        return "change-steps" if self.lake.mode == "upsert" else "changelog-steps"
 
     def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
         """See Target. Raises PipelineStopped and what Spark raises."""

@@ -36,7 +36,8 @@ from binlogd.snapshot.spec import TypeOptions, type_options
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import NO_TS, Tso
 
-Form = Literal["rows", "raw", "binlog", "changes", "changelog"]
+Form = Literal["rows", "raw", "binlog", "changes", "changelog", "change-steps", "changelog-steps"]
+"""The last two are the two before them as a pipeline reads them."""
 HIDDEN_DATABASES = ("mysql", "information_schema", "performance_schema", "sys", "metrics_schema")
 
 _KNOWN = (
@@ -90,6 +91,11 @@ class ReadRequest:
     ssl_cert: str = ""
     ssl_key: str = ""
     admin_token: str = ""
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether each change is kept, and not the last one of each key alone."""
+        return self.form.startswith("changelog")
 
     def wants(self, database: str, table: str) -> bool:
         """Whether rows of a table are part of it. Names are folded as MySQL's are."""

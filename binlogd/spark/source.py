@@ -44,7 +44,7 @@ from binlogd.spark.rows import (
     typed_schema,
     wanted_table,
 )
-from binlogd.spark.steps import STEPS, packed_steps
+from binlogd.spark.steps import CHANGES, STEPS, change_rows, packed_steps
 from binlogd.spark.walk import LogWalk, schema_as_of
 from binlogd.tso import Tso
 
@@ -106,6 +106,8 @@ class BinlogdSource(DataSource):
         if asked.form == "binlog":
             return _struct(BINLOG)
         if asked.form in ("changes", "changelog"):
+            return _struct(CHANGES)
+        if asked.form in ("change-steps", "changelog-steps"):
             return _struct(STEPS)
         return _struct(typed_schema(_wanted(asked, open_input(asked)), asked.types))
 
@@ -154,6 +156,9 @@ class _Reading:
             return
         walk = LogWalk(source.history(), partial(jobs_with, source))
         if asked.form in ("changes", "changelog"):
+            yield from change_rows(change_runs(asked, walk, binlogs))
+            return
+        if asked.form in ("change-steps", "changelog-steps"):
             yield from packed_steps(change_runs(asked, walk, binlogs))
             return
         steps = walk.steps(binlogs)

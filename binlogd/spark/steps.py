@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +14,21 @@ from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.walk import SchemaChange
 from binlogd.tso import Tso
 
+CHANGES = pa.schema(
+    [
+        ("commit_ts", pa.int64()),
+        ("seq", pa.int32()),
+        ("table_id", pa.int64()),
+        ("op", pa.int32()),
+        ("schema_version", pa.int64()),
+        ("key", pa.binary()),
+        ("row", pa.binary()),
+        ("ddl_job_id", pa.int64()),
+        ("ddl_state", pa.int32()),
+        ("ddl_query", pa.string()),
+    ]
+)
+"""A change a row, for who reads them by themselves; a DDL has a `ddl_job_id` above 0 and no key."""
 STEPS = pa.schema(
     [
         ("commit_ts", pa.int64()),
@@ -24,6 +40,22 @@ STEPS = pa.schema(
 )
 """A DDL, or, with a `ddl_job_id` of 0, changes between two DDL as an Arrow stream of `EVENTS`, by
 table and time, the last of which has this `commit_ts`."""
+
+
+def change_rows(runs: Iterable[pa.RecordBatch | SchemaChange]) -> Iterator[pa.RecordBatch]:
+    """`CHANGES`, in commit order."""
+    for each in runs:
+        if isinstance(each, SchemaChange):
+            of = each.commit_ts, 0, 0, 0, each.job.schema_version, b"", b""
+            row = *of, each.job.id, each.schema_state, each.query
+            columns = [pa.array([value]) for value in row]
+        else:
+            nothing = pa.array(np.zeros(len(each), np.int64))
+            found = each.sort_by([("commit_ts", "ascending"), ("seq", "ascending")])
+            columns = [found[name] for name in CHANGES.names[:7]]
+            columns += [nothing, nothing, pa.nulls(len(each))]
+        arrays = [column.cast(of) for column, of in zip(columns, CHANGES.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=CHANGES)
 
 
 def packed_steps(runs: Iterable[pa.RecordBatch | SchemaChange]) -> Iterator[pa.RecordBatch]:

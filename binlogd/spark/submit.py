@@ -200,7 +200,10 @@ def main(words: Sequence[str]) -> int:
         _check_installed(arguments)
         from pyspark.sql import SparkSession
 
+        from binlogd.snapshot.process.session import settle
+
         spark = SparkSession.builder.appName("binlogd-pipeline").getOrCreate()
+        settle(spark)
         try:
             run(spark, arguments, claimed(arguments, setup))
         finally:

@@ -61,7 +61,7 @@ class Pipeline:
     """What the Spark job does with a batch, by pyarrow alone; it can be killed at each step."""
 
     def __init__(self, logged: Logged, lake: Lake, **more: str) -> None:
-        form = "changes" if lake.mode == "upsert" else "changelog"
+        form = "change-steps" if lake.mode == "upsert" else "changelog-steps"
         self._options = logged.options(form=form, **more)
         self._asked = request(self._options)
         self._input = open_input(self._asked)

@@ -62,7 +62,7 @@ def read(options: dict[str, str]) -> pa.Table:
 
 def changes(options: dict[str, str]) -> list[dict[str, Any]]:
     """What the pipeline reads for a lake."""
-    return changes_of(read({"form": "changes", **options}))
+    return changes_of(read({"form": "change-steps", **options}))
 
 
 def changes_of(steps: pa.Table) -> list[dict[str, Any]]:

@@ -144,7 +144,18 @@ class TooLargePiece(GaveUp):
             f"{table}: {changes:,} changes of its rows, with others {size:,} bytes, are to be"
             f" folded together, and {size_max:,} bytes can be",
             todo="take less at a time: of an export an earlier moment first (--as-of, --to), and"
-            " then from there on (--base, --from); of a pipeline smaller batches (--batch)",
+            " then from there on (--base, --from); a pipeline begins anew with smaller batches, by"
+            " --batch, another --checkpoint and --take-over",
+        )
+
+
+class TornPacket(GaveUp):
+    """A shuffle gave back something else than it was given."""
+
+    def __init__(self, table: str, sent: int, came: int) -> None:
+        super().__init__(
+            f"{table}: a packet of {sent:,} changes came with {came:,}",
+            todo="run it again; if it says the same, look after disks and memory of the workers",
         )
 
 
@@ -194,20 +205,23 @@ def unpacked(
 ) -> Iterator[pa.RecordBatch]:
     """The changes of packets that come by table and piece: all of a piece at once, that count.
 
-    However often a key was written, of its changes few stay in memory. Raises TooLargePiece, with
-    the name of a table.
+    However often a key was written, of its changes few stay in memory. Raises TooLargePiece and
+    TornPacket, with the name of a table.
     """
     piece = _Piece(name_of)
     of: tuple[int, int] | None = None
     for batch in batches:
-        columns = (batch.column(name) for name in ("table_id", "piece", "changes"))
-        for table_id, number, changes in zip(*columns, strict=True):
+        columns = (batch.column(name) for name in ("table_id", "piece", "count", "changes"))
+        for table_id, number, count, changes in zip(*columns, strict=True):
             now = table_id.as_py(), number.as_py()
             if now != of:
                 yield from piece.take()
             of = now
             with pa.ipc.open_stream(changes.as_buffer()) as stream:
-                piece.add(stream.read_next_batch())
+                found = stream.read_next_batch()
+            if len(found) != count.as_py():
+                raise TornPacket(name_of(table_id.as_py()), count.as_py(), len(found))
+            piece.add(found)
     yield from piece.take()
 
 

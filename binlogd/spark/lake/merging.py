@@ -58,6 +58,8 @@ from binlogd.tso import Tso
 PART_BYTES = 32 << 20
 """Of keys and rows as TiDB wrote them: with more of a table, another task writes some of it."""
 PARTS_A_CORE = 2
+_AROUND_BYTES = 45
+"""Of `EVENTS` for each change, beside its key and row."""
 _LOST = (
     "Nothing of the batch is published: run the pipeline again, and if it says the same, tell us:"
     " it is a bug of binlogd"
@@ -83,6 +85,7 @@ class Parts(NamedTuple):
     def packets(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """`PACKETS` of changes, each for the part and the piece that its key tells."""
         tables, hashes = longs(changes, "table_id"), key_hashes(changes)
+        hashes ^= hashes >> np.uint64(16)  # keys may differ in their high bits alone
         ids, table = np.unique(tables, return_inverse=True)
         of = np.array([self.of[each] for each in ids.tolist()], np.uint64)
         first, many, pieces = of[table].T
@@ -146,11 +149,12 @@ class LeftFiles(NamedTuple):
 
 def parts_of(read: Mapping[int, RowCounts], cores: int) -> Parts:
     """What is largest comes first, so that its parts are different tasks."""
-    by_size = sorted(read, key=lambda each: -read[each].bytes)
-    many = [min(cores, 1 + read[each].bytes // PART_BYTES) for each in by_size]
+    size_of = {each: of.bytes + _AROUND_BYTES * of.changes for each, of in read.items()}
+    by_size = sorted(read, key=lambda each: -size_of[each])
+    many = [min(cores, 1 + size_of[each] // PART_BYTES) for each in by_size]
     firsts = accumulate(many, initial=0)
     of = {
-        each: TableParts(first, size, 1 + read[each].bytes // (size * PIECE_BYTES))
+        each: TableParts(first, size, 1 + size_of[each] // (size * PIECE_BYTES))
         for each, first, size in zip(by_size, firsts, many, strict=False)
     }
     return Parts(max(1, min(sum(many), PARTS_A_CORE * cores)), cores, of)
@@ -160,24 +164,22 @@ def of_tables(
     batch: LakeBatch, after: Tso, steps: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The changes behind a commit_ts of the tables that there are at the end of a batch, each of
-    the table that its row belongs to by then. Raises UnreadableRow."""
-    wanted = pa.array(batch.after, pa.int64())
+    the table that its row belongs to by then; rows that went are needed no more. Raises
+    UnreadableRow."""
+    wanted, place = pa.array(batch.after, pa.int64()), EVENTS.get_field_index("row")
     for changes in followed(batch.moves, changes_behind(after, steps)):
         found = changes.filter(pc.is_in(changes["table_id"], value_set=wanted))
         if found.num_rows:
-            yield found
+            is_gone = pc.equal(found["op"], Op.DELETE)
+            rows = pc.if_else(is_gone, pa.scalar(b"", pa.binary()), found["row"])
+            yield found.set_column(place, EVENTS.field(place), rows)
 
 
 def spread(
     batch: LakeBatch, parts: Parts, after: Tso, steps: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """`PACKETS` of the changes of a batch; rows that went are needed no more. Raises
-    UnreadableRow."""
-    place = EVENTS.get_field_index("row")
-    for changes in of_tables(batch, after, steps):
-        is_gone = pc.equal(changes["op"], Op.DELETE)
-        rows = pc.if_else(is_gone, pa.scalar(b"", pa.binary()), changes["row"])
-        yield parts.packets(changes.set_column(place, EVENTS.field(place), rows))
+    """`PACKETS` of the changes of a batch. Raises UnreadableRow."""
+    return map(parts.packets, of_tables(batch, after, steps))
 
 
 def merge(

@@ -14,7 +14,7 @@ from binlogd.tso import NO_TS
 from tests.support.logged import Logged, changes_of, read
 from tests.workload.generator import Options
 
-FORMS = ("changes", "changelog")
+FORMS = ("change-steps", "changelog-steps")
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,27 @@ def test_changes_of_a_table_come_in_their_order(
 ) -> None:
     monkeypatch.setattr(changes, "TOGETHER_BYTES", size)
     of_tables: dict[int, list[tuple[int, int]]] = {}
-    for batch in changes_behind(NO_TS, read(logged.options(form="changes")).to_batches()):
+    for batch in changes_behind(NO_TS, read(logged.options(form="change-steps")).to_batches()):
         for each in batch.to_pylist():
             of_tables.setdefault(each["table_id"], []).append((each["commit_ts"], each["seq"]))
     assert len(of_tables) > 3
     for places in of_tables.values():
         assert all(first < second for first, second in pairwise(places))
+
+
+@pytest.mark.parametrize(("form", "steps"), [("changes", FORMS[0]), ("changelog", FORMS[1])])
+def test_who_reads_changes_by_themselves_gets_the_same_a_change_a_row(
+    form: str, steps: str, logged: Logged
+) -> None:
+    rows = read(logged.options(form=form)).to_pylist()
+    places = [(each["commit_ts"], each["seq"]) for each in rows]
+    assert places == sorted(places)
+    packed = changes_of(read(logged.options(form=steps)))
+    ddl = [each for each in packed if each["job_id"]]
+    of_rows = [each for each in rows if each["ddl_job_id"]]
+    assert [each["job_id"] for each in ddl] == [each["ddl_job_id"] for each in of_rows]
+    assert [each["query"] for each in ddl] == [each["ddl_query"] for each in of_rows]
+    assert all(each["key"] == b"" for each in of_rows)
+    names = ("table_id", "key", "commit_ts", "seq", "op", "schema_version", "row")
+    told = [[each[name] for name in names] for each in packed if not each["job_id"]]
+    assert [[each[name] for name in names] for each in rows if not each["ddl_job_id"]] == told

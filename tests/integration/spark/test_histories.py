@@ -28,7 +28,7 @@ from tests.support.plain_export import PlainExport
 from tests.support.streams import Growing, Stream, folded, tables_at
 from tests.workload.generator import Options
 
-FORMS = ("raw", "changes", "binlog")
+FORMS = ("raw", "changes", "change-steps", "binlog")
 TABLES = MOMENTS = 2
 """Tables of a history whose rows are followed, and moments at which it is compared."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from binlogd.snapshot.log.events import EVENTS
-from binlogd.snapshot.log.packets import PIECE_BYTES
+from binlogd.snapshot.log.packets import PACKETS, PIECE_BYTES, TornPacket, unpacked
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.content import SMALL_BYTES, SMALL_MAX, TouchedFiles, dealt, touched
 from binlogd.spark.lake.files import DataFile
@@ -152,8 +152,25 @@ def test_a_key_goes_to_one_part_and_piece_whoever_sends_it() -> None:
     assert len(alone) == 100
 
 
-def changes_of(table_id: int, numbers: Iterable[int]) -> pa.RecordBatch:
-    rows = [(table_id, b"%08d" % each, 1, each, 1, 1, b"row") for each in numbers]
+def test_keys_that_differ_in_high_bits_alone_go_to_all_parts() -> None:
+    parts = parts_of({1: RowCounts(bytes=8 * PART_BYTES)}, 8)
+    keys = [(number << 48).to_bytes(8, "big") for number in range(1_000)]
+    packets = parts.packets(changes_of(1, range(1_000), keys)).to_pylist()
+    assert min(each["count"] for each in packets) > 50
+    assert len({each["partition"] for each in packets}) == 8
+
+
+def test_a_packet_that_came_with_less_than_was_sent_is_told() -> None:
+    parts = parts_of({1: RowCounts(bytes=1)}, 1)
+    (row,) = parts.packets(changes_of(1, range(10))).to_pylist()
+    less = pa.RecordBatch.from_pylist([{**row, "count": 11}], PACKETS)
+    with pytest.raises(TornPacket, match=r"shop.orders: a packet of 11 changes came with 10"):
+        list(unpacked([less], lambda _: "shop.orders"))
+
+
+def changes_of(table_id: int, numbers: Sequence[int], keys: Sequence[bytes] = ()) -> pa.RecordBatch:
+    keys = keys or [b"%08d" % each for each in numbers]
+    rows = [(table_id, key, 1, each, 1, 1, b"row") for each, key in zip(numbers, keys, strict=True)]
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, of) for column, of in zip(columns, EVENTS.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)

