@@ -43,7 +43,7 @@ table and time, the last of which has this `commit_ts`."""
 
 
 def change_rows(runs: Iterable[pa.RecordBatch | SchemaChange]) -> Iterator[pa.RecordBatch]:
-    """`CHANGES`, in commit order."""
+    """`CHANGES`, in each batch in commit order."""
     for each in runs:
         if isinstance(each, SchemaChange):
             of = each.commit_ts, 0, 0, 0, each.job.schema_version, b"", b""
