@@ -80,6 +80,21 @@ MetricsOption = Annotated[
         "--metrics-addr", help="HOST:PORT where GET /metrics answers Prometheus while it runs."
     ),
 ]
+PartitionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition-by",
+        help="DATABASE.TABLE:COLUMN,... by whose values the rows of a table lie apart in the lake;"
+        " in Iceberg also year, month, day or hour(COLUMN). For each table once.",
+    ),
+]
+ClusterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster-by",
+        help="DATABASE.TABLE:COLUMN,... by which the rows are sorted in each new file.",
+    ),
+]
 PackageOption = Annotated[
     Path | None,
     typer.Option(
@@ -107,6 +122,8 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
     take_over: TakeOverOption = False,
     metrics_addr: MetricsOption = "",
     catalog: Catalog = None,
+    partition_by: PartitionOption = None,
+    cluster_by: ClusterOption = None,
     package: PackageOption = None,
     config_file: ConfigOption = None,
     log_level: LogLevelOption = None,
@@ -148,6 +165,8 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         mode=mode,
         metrics_addr=metrics_addr,
         catalog=catalog or "",
+        partition_by=tuple(partition_by or ()),
+        cluster_by=tuple(cluster_by or ()),
     )
     setup = load_setup(config_file, log_level=log_level)
     run_here(arguments, setup, cores=cores, memory_mb=memory_mb)

@@ -235,7 +235,7 @@ class LakeTarget:
     ) -> RowCounts:
         manifest, now = self.lake.manifest(), found.now
         columns = columns_of_bytes(manifest.columns_at(found.start) or b"{}")
-        held = HeldChangelog(found.tracker, now, columns)
+        held = HeldChangelog(found.tracker, now, columns, self.lake.layouts)
         batch = batch_of(found.jobs, found.ddl, held, self.asked, of.end)
         heads = {each.directory: each for each in now.tables.values()}
         with figures.phase("append"):

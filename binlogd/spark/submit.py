@@ -88,6 +88,8 @@ class Arguments:
     mode: str = "upsert"
     metrics_addr: str = ""
     catalog: str = ""
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
 
     @property
     def is_lake(self) -> bool:
@@ -280,6 +282,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     PipelineStopped where it is another's."""
     from binlogd.spark.database import DatabaseSink
     from binlogd.spark.inputs import open_input
+    from binlogd.spark.lake.layout import layouts_of
     from binlogd.spark.lake.manifest import Claim, mode_of
     from binlogd.spark.lake.moving import Lake, show
     from binlogd.spark.pipeline import Offsets
@@ -290,7 +293,9 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     checkpoint = _named(arguments.checkpoint)
     mine = Claim(Offsets(arguments.checkpoint, asked).pipeline(), checkpoint)
     if arguments.is_lake:
-        lake = Lake(place_of(arguments.into), mode_of(arguments.mode), arguments.catalog)
+        place, mode = place_of(arguments.into), mode_of(arguments.mode)
+        layouts = layouts_of(arguments.partition_by, arguments.cluster_by)
+        lake = Lake(place, mode, arguments.catalog, layouts)
         now = lake.manifest().read()  # which refuses a lake of another kind
         lake.manifest().claim(mine, takes_over=arguments.takes_over)
         show(lake, now, checks_all=True)  # a run may have been killed before all had their names
@@ -383,6 +388,8 @@ def _check_installed(arguments: Arguments) -> None:
     kind = place_of(arguments.into).kind if arguments.is_lake else ""
     if arguments.catalog and kind != "iceberg":
         raise ConfigError(f"--catalog {arguments.catalog}: only --into iceberg:... has a catalog")
+    if not arguments.is_lake and (arguments.partition_by or arguments.cluster_by):
+        raise ConfigError("--partition-by and --cluster-by go with a lake")
     if not arguments.is_lake and (arguments.tables or arguments.excluded):
         raise ConfigError("--tables and --except go with a lake; for syncer, [syncer] chooses")
     if arguments.mode != "upsert" and (arguments.base or not arguments.is_lake):
@@ -408,7 +415,8 @@ def parsed(words: Sequence[str]) -> Arguments:
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--interval", type=float, default=10.0)
     parser.add_argument("--batch", type=int, default=100_000)
-    parser.add_argument("--option", action="append", default=[])
+    for name in ("option", "partition-by", "cluster-by"):
+        parser.add_argument(f"--{name}", action="append", default=[])
     found = vars(parser.parse_args(list(words)))
     return Arguments(
         source=found["source"],
@@ -427,4 +435,6 @@ def parsed(words: Sequence[str]) -> Arguments:
         mode=found["mode"],
         metrics_addr=found["metrics_addr"],
         catalog=found["catalog"],
+        partition_by=tuple(found["partition_by"]),
+        cluster_by=tuple(found["cluster_by"]),
     )

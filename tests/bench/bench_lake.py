@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from binlogd.spark.lake.content import KeySet, LakeContent, TouchedFiles, Upsert, dealt, leave
 from binlogd.spark.lake.files import LakeFiles
+from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, KeyChanges
@@ -41,7 +42,7 @@ def main() -> None:
             tempfile.TemporaryDirectory() as directory,
             closing(opened(name, directory)) as tables,
         ):
-            head = tables.kind.create(1, "table-1", whole.schema, "shop.orders", 1)
+            head = tables.kind.create(LakeTable(1, "table-1", 0), whole.schema, "shop.orders", 1)
             batches = whole.to_batches(BATCH)
             head, spent = timed(lambda: tables.append(head, whole.schema, batches, 2))  # noqa: B023 - called here
             report(f"lake_append_{name}", count / spent, "rows/CPU s")
@@ -59,7 +60,10 @@ def main() -> None:
 def hot(tables: LakeContent, whole: pa.Table, tasks: int) -> float:
     """A third of the keys of a table change, by so many tasks: of each step what the task costs
     that takes longest, and one commit."""
-    schema, head = whole.schema, tables.kind.create(2, f"hot-{tasks}", whole.schema, "a.hot", 1)
+    schema, head = (
+        whole.schema,
+        tables.kind.create(LakeTable(2, f"hot-{tasks}", 0), whole.schema, "a.hot", 1),
+    )
     files, size = tables.files(head), whole.num_rows // FILES
     for part in range(FILES):
         head = tables.append(head, schema, whole.slice(part * size, size).to_batches(), 2)

@@ -95,7 +95,7 @@ class Pipeline:
         tracker = manifest.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
         if self._lake.mode == "changelog":
             columns = columns_of_bytes(manifest.columns_at(begin) or b"{}")
-            held = HeldChangelog(tracker, now, columns)
+            held = HeldChangelog(tracker, now, columns, self._lake.layouts)
             self._log(batch_of(jobs, ddl, held, self._asked, end), now, begin, parts, step)
             return next(steps)
         seen = partial(newest_version, self._input, Tso(end))

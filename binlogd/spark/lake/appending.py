@@ -71,7 +71,7 @@ def write(
     lake: Lake, batch: ChangelogBatch, after: Tso, steps: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Files of the changes of one part of the log behind a commit_ts, in its order. Yields
-    `WRITTEN`. Raises UnreadableRow, UnknownTable, OSError."""
+    `WRITTEN`. Raises UnreadableRow, UnknownTable, PipelineStopped, OSError."""
     part = _Part(lake.place, batch)
     for each in steps_behind(after, steps):
         part.take(each)
@@ -194,9 +194,12 @@ class _Part:
         ]
         writer = self._writers.get(directory)
         if writer is None:
-            writer = LakeFiles(self._place, directory).writer(schema)
+            writer = LakeFiles(self._place, self._batch.table(directory)).writer(schema)
             self._writers[directory] = writer
-        writer.add(pa.RecordBatch.from_arrays(whole, schema=schema))
+        try:
+            writer.add(pa.RecordBatch.from_arrays(whole, schema=schema))
+        except ValueError as error:
+            raise PipelineStopped(f"{self._batch.names[directory]}: {error}") from error
 
 
 def _bytes(held: Iterable[pa.RecordBatch]) -> int:
@@ -230,7 +233,7 @@ def _committed(
 ) -> LakeTable:
     schema, end = batch.columns[directory], batch.end
     if head is None:
-        now = kind.create(batch.ids[directory], directory, schema, batch.names[directory], end)
+        now = kind.create(batch.table(directory), schema, batch.names[directory], end)
     else:
         evolved = kind.evolve(head, batch.held[directory], schema, end)
         assert evolved is not None, "columns only come, or get wider where that is readable"

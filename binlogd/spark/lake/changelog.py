@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -26,7 +27,8 @@ from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, is_widen
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import DdlBinlog, TablePlan
-from binlogd.spark.lake.manifest import DIRECTORY, LakeTables, PipelineStopped
+from binlogd.spark.lake.layout import LakeLayout, Layouts
+from binlogd.spark.lake.manifest import DIRECTORY, LakeTable, LakeTables, PipelineStopped
 from binlogd.spark.lake.rows import KEY_COLUMN, is_readable_as
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.rows import DDL, DROP, MARKS, TRUNCATE
@@ -62,7 +64,7 @@ class ChangelogBatch:
     `begins` is the schema before it, `ddl` and `jobs` take it on, `marks` say of each DDL, by its
     commit_ts and job, what it was. `directories` are those of table ids at the begin; `columns` are
     all that a table has at the end, and `held` before it; `ids` and `names` are those at the end,
-    by directory. `tracker` is the schema of the end.
+    by directory. `layouts` are those of their files. `tracker` is the schema of the end.
     """
 
     end: int
@@ -76,15 +78,22 @@ class ChangelogBatch:
     held: Columns
     ids: Mapping[str, int]
     names: Mapping[str, str]
+    layouts: Layouts
     tracker: bytes
+
+    def table(self, directory: str) -> LakeTable:
+        """One that is not there yet."""
+        return LakeTable(self.ids[directory], directory, 0, layout=self.layouts[directory])
 
 
 class HeldChangelog(NamedTuple):
-    """What is there when a batch begins; `tracker` is the schema of then."""
+    """What is there when a batch begins; `tracker` is the schema of then, `layouts` are those that
+    were asked for."""
 
     tracker: bytes
     tables: LakeTables
     columns: Columns
+    layouts: Layouts = MappingProxyType({})
 
 
 def batch_of(
@@ -106,7 +115,7 @@ def batch_of(
         if job is None:
             raise MissingDdlJob(each.job_id, each.commit_ts, each.query)
         walk.step(job, each)
-    own = {each.job_id for each in ddl}
+    own, names = {each.job_id for each in ddl}, walk.names()
     return ChangelogBatch(
         end=end,
         types=asked.types,
@@ -118,9 +127,27 @@ def batch_of(
         columns=walk.columns,
         held=held.columns,
         ids=walk.ids,
-        names=walk.names(),
+        names=names,
+        layouts=_layouts(walk, names, held.layouts),
         tracker=tracker.snapshot(),
     )
+
+
+def _layouts(walk: _Walk, names: Mapping[str, str], asked: Layouts) -> dict[str, LakeLayout]:
+    """By directory. Raises PipelineStopped."""
+    found = {each.directory: each.layout for each in walk.now.tables.values()}
+    for directory, name in names.items():
+        try:
+            wanted = asked.get(name, LakeLayout()).of(walk.columns[directory], walk.now.format)
+        except ValueError as error:
+            raise PipelineStopped(f"{name}: {error}") from error
+        if name in asked and found.setdefault(directory, wanted) != wanted:
+            raise PipelineStopped(
+                f"{name} is to be {wanted}, and is {str(found[directory]) or 'not laid out'}: a"
+                " changelog writes no file anew, so say nothing of it, or begin another one"
+            )
+        found.setdefault(directory, LakeLayout())
+    return found
 
 
 def _coming(jobs: Sequence[Job], own: set[int], by_id: Mapping[int, Job]) -> dict[int, Job]:

@@ -12,6 +12,7 @@ any other one has all of them in one (`moving`).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
 
 SMALL_BYTES, SMALL_MAX = 8 << 20, 16
-"""When more files than that are smaller than that, the next batch puts them together."""
+"""When more files of a partition are smaller than that, the next batch puts them together."""
 SHARE_BYTES = 64 << 20
 """Of files that are gone through: with more of a table, several tasks write what comes of them."""
 FAILS = (LakeFailed, OSError, ValueError)
@@ -81,11 +82,12 @@ class TouchedFiles(NamedTuple):
 def touched(files: Sequence[DataFile], low: bytes, high: bytes) -> TouchedFiles:
     """What keys between two bounds touch."""
     small = [each for each in files if each.size_bytes < SMALL_BYTES]
-    folded = small if len(small) > SMALL_MAX else []
+    many = Counter(each.room for each in small)
+    folded = [each for each in small if many[each.room] > SMALL_MAX]
     may = [
         each
         for each in files
-        if (not folded or each.size_bytes >= SMALL_BYTES)
+        if (each.size_bytes >= SMALL_BYTES or many[each.room] <= SMALL_MAX)
         and (each.low is None or each.low <= high)
         and (each.high is None or each.high >= low)
     ]
@@ -177,7 +179,7 @@ class LakeContent:
 
     def files(self, head: LakeTable) -> LakeFiles:
         """Those of a table."""
-        return LakeFiles(self._place, head.directory)
+        return LakeFiles(self._place, head)
 
     def close(self) -> None:
         """Nothing is asked of it any more."""

@@ -21,6 +21,7 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -40,7 +41,7 @@ TIDY_EVERY = 100
 """Versions after which what nobody reads any more is removed."""
 BOUND_CHARS_MAX = 64
 _STATS = msgspec.json.Encoder(decimal_format="number")
-_FAILS = (DeltaError, OSError)
+_FAILS = (DeltaError, OSError, ValueError)
 _COLOURS = re.compile(r"\x1b\[\d*m")
 
 
@@ -50,19 +51,16 @@ class Delta:
     def __init__(self, place: LakeLocation) -> None:
         self._place, self._options = place, place.delta_options()
 
-    def create(
-        self, table_id: int, directory: str, schema: pa.Schema, name: str, end: int
-    ) -> LakeTable:
+    def create(self, table: LakeTable, schema: pa.Schema, name: str, end: int) -> LakeTable:
         """See Kind."""
-        where, made = (
-            self._place.table(directory),
-            LakeTable(table_id, directory, 0, rows=0, files=0),
-        )
+        where = self._place.table(table.directory)
+        made = msgspec.structs.replace(table, rows=0, files=0)
         with self._telling(made):
             if not DeltaTable.is_deltatable(where, self._options):
                 DeltaTable.create(
                     where,
                     without_metadata(schema),
+                    partition_by=_parts_of(table),
                     name=name,
                     storage_options=self._options,
                     commit_properties=properties_of(end),
@@ -142,7 +140,7 @@ class Delta:
     ) -> LakeTable:
         """`gone` None is all of them, and other columns perhaps."""
         fields, now_ms = Schema.from_arrow(without_metadata(schema)), WallClock().wall_ms()
-        files, properties = LakeFiles(self._place, head.directory), properties_of(end)
+        files, properties = LakeFiles(self._place, head), properties_of(end)
         mode = "overwrite" if gone is None else "append"
         properties.max_commit_retries = 0  # so that what is made is the very next version
         actions: list[AddAction | RemoveAction] = [
@@ -152,13 +150,16 @@ class Delta:
             if (table.version() + 1) // TIDY_EVERY > head.version // TIDY_EVERY:
                 table.vacuum(dry_run=False, full=True)
             actions += (_adding(files, each) for each in come)
-            table.create_write_transaction(actions, mode, fields, commit_properties=properties)
+            table.create_write_transaction(
+                actions, mode, fields, _parts_of(head), commit_properties=properties
+            )
         return self._head(self._open(head, table.version() + 1), head)
 
     def _head(self, table: DeltaTable, head: LakeTable) -> LakeTable:
         with self._telling(head):
             rows, files = table.count(), len(table.file_uris())
-        return LakeTable(head.table_id, head.directory, table.version(), rows=rows, files=files)
+        version = table.version()
+        return msgspec.structs.replace(head, version=version, rows=rows, files=files)
 
     @contextmanager
     def _telling(self, head: LakeTable) -> Iterator[None]:
@@ -176,6 +177,7 @@ def _adding(files: LakeFiles, name: str) -> AddAction:
     size, changed_ms = files.size(name)
     with files.opened(name) as opened:
         held = opened.metadata
+        parts = _partition(files, opened)
     columns = [
         [held.row_group(part).column(at).statistics for part in range(held.num_row_groups)]
         for at in range(held.num_columns)
@@ -183,7 +185,7 @@ def _adding(files: LakeFiles, name: str) -> AddAction:
     found = {
         name: (min(each.min for each in of), max(each.max for each in of))
         for name, of in zip(held.schema.names, columns, strict=True)
-        if all(each is not None and each.has_min_max for each in of)
+        if name not in parts and all(each is not None and each.has_min_max for each in of)
     }
     told = {name: ends for name, ends in found.items() if all(map(_is_told, ends))}
     stats = {
@@ -193,10 +195,29 @@ def _adding(files: LakeFiles, name: str) -> AddAction:
         "nullCount": {
             name: sum(each.null_count for each in of)
             for name, of in zip(held.schema.names, columns, strict=True)
-            if all(each is not None and each.has_null_count for each in of)
+            if name not in parts and all(each is not None and each.has_null_count for each in of)
         },
     }
-    return AddAction(name, size, {}, changed_ms, True, _STATS.encode(stats).decode())
+    return AddAction(name, size, parts, changed_ms, True, _STATS.encode(stats).decode())
+
+
+def _parts_of(table: LakeTable) -> list[str]:
+    return [each.column for each in table.layout.partition_by]
+
+
+def _partition(files: LakeFiles, opened: pq.ParquetFile) -> dict[str, str | None]:
+    """By column the value that all rows of a file have. Source: Delta Transaction Log Protocol,
+    Partition Value Serialization. Raises ValueError for a text that it has no words for."""
+    names = [each.column for each in files.layout.partition_by]
+    if not names:
+        return {}
+    row = next(opened.iter_batches(1, columns=names)).to_pylist()[0]
+    for name in (name for name in names if row[name] == ""):
+        raise ValueError(
+            f"a row has '' in {name}, which Delta reads as NULL where rows lie apart by it: leave"
+            " the table out (--except), or take --cluster-by for it"
+        )
+    return {name: None if row[name] is None else str(row[name]) for name in names}
 
 
 def _is_told(bound: object) -> bool:

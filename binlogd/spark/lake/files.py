@@ -9,16 +9,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from binlogd.spark.lake.layout import LakeLayout
+from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, is_readable_as
 
 FILE_BYTES = 128 << 20
 """About where a file ends, before it is compressed."""
+HELD_BYTES = 32 << 20
+"""Of rows that wait for others of their partition, or to be sorted with others."""
+OPEN_MAX = 64
+"""Files of partitions that may get more rows."""
 READ_ROWS = 32_768
 _ROOM = "data"
 _ID = b"PARQUET:field_id"
@@ -33,6 +41,11 @@ class DataFile(NamedTuple):
     low: bytes | None
     high: bytes | None
 
+    @property
+    def room(self) -> str:
+        """The same for all files of a partition."""
+        return self.name.rpartition("/")[0]
+
 
 def field_id(field: pa.Field) -> bytes | None:
     """TiDB's id of a column."""
@@ -43,9 +56,9 @@ def field_id(field: pa.Field) -> bytes | None:
 class LakeFiles:
     """The files of one table, by their names in its directory. Raises OSError."""
 
-    def __init__(self, place: LakeLocation, directory: str) -> None:
-        self._system, self._path = place.filesystem(directory)
-        self._is_local = place.is_local
+    def __init__(self, place: LakeLocation, table: LakeTable) -> None:
+        self._system, self._path = place.filesystem(table.directory)
+        self._is_local, self.layout = place.is_local, table.layout
 
     def writer(self, schema: pa.Schema) -> FileWriter:
         """Rows into new files."""
@@ -61,7 +74,7 @@ class LakeFiles:
     def create(self, name: str) -> pa.NativeFile:
         """A file to write to."""
         if self._is_local:
-            self._system.create_dir(f"{self._path}/{_ROOM}")
+            self._system.create_dir(f"{self._path}/{PurePosixPath(name).parent}")
         return self._system.open_output_stream(f"{self._path}/{name}")
 
     @contextmanager
@@ -110,37 +123,68 @@ def _held(schema: pa.Schema, wanted: pa.Field) -> pa.Field | None:
 
 
 class FileWriter:
-    """New files of a table."""
+    """New files of a table. Rows of a table with a layout are kept until there are `HELD_BYTES` of
+    them, and come into the files of their partition, in order."""
 
     def __init__(self, files: LakeFiles, schema: pa.Schema) -> None:
         self.files, self._schema = files, schema
-        # keys and numbers seldom repeat: a dictionary of them is twice the bytes and the work
-        texts = [each.name for each in schema if pa.types.is_string(each.type)]
-        self._options = {"compression": "zstd", "use_dictionary": texts or False}
+        self._held_max = HELD_BYTES if files.layout != LakeLayout() else 0
+        self._held: dict[bytes, list[pa.RecordBatch]] = {}
+        self._held_bytes = 0
+        self._open: dict[bytes, _OpenFile] = {}
         self._names: list[str] = []
-        self._open: tuple[pq.ParquetWriter, pa.NativeFile] | None = None
-        self._size = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """More rows, with these columns."""
+        """More rows, with these columns. Raises ValueError for one that can lie in no file."""
         if not rows.num_rows:
             return
-        if self._open is None:
-            # never a name that an attempt had which was killed
-            name = f"{_ROOM}/{uuid.uuid4()}.zstd.parquet"  # noqa: TID251 - see above
-            stream = self.files.create(name)
-            self._names.append(name)
-            self._open = pq.ParquetWriter(stream, self._schema, **self._options), stream
-        self._open[0].write_batch(pa.RecordBatch.from_arrays(rows.columns, schema=self._schema))
-        self._size += rows.nbytes
-        if self._size >= FILE_BYTES:
-            self.close()
+        whole = pa.RecordBatch.from_arrays(rows.columns, schema=self._schema)
+        for where, some in self.files.layout.apart(whole):
+            self._held.setdefault(where, []).append(some)
+            self._held_bytes += some.nbytes
+        if self._held_bytes >= self._held_max:
+            self._write()
 
     def close(self) -> list[str]:
         """The names of all files so far."""
-        if self._open is not None:
-            writer, stream = self._open
-            writer.close()
-            stream.close()
-        self._open, self._size = None, 0
+        self._write()
+        self._end(list(self._open))
         return self._names
+
+    def _write(self) -> None:
+        for where, some in self._held.items():
+            if where not in self._open:
+                self._open[where] = self._opened(where)
+            self._open[where].add(self.files.layout.in_order(pa.Table.from_batches(some)))
+        self._held, self._held_bytes = {}, 0
+        is_many = len(self._open) > OPEN_MAX
+        self._end([at for at, of in self._open.items() if is_many or of.size >= FILE_BYTES])
+
+    def _opened(self, where: bytes) -> _OpenFile:
+        room = f"{_ROOM}/{sha256(where).hexdigest()[:16]}" if where else _ROOM
+        # never a name that an attempt had which was killed
+        self._names.append(f"{room}/{uuid.uuid4()}.zstd.parquet")  # noqa: TID251 - see above
+        return _OpenFile(self.files.create(self._names[-1]), self._schema)
+
+    def _end(self, which: Iterable[bytes]) -> None:
+        for each in which:
+            self._open.pop(each).close()
+
+
+class _OpenFile:
+    """A file that gets rows; `size` is what they take in memory."""
+
+    def __init__(self, stream: pa.NativeFile, schema: pa.Schema) -> None:
+        # keys and numbers seldom repeat: a dictionary of them is twice the bytes and the work
+        texts = [each.name for each in schema if pa.types.is_string(each.type)]
+        options = {"compression": "zstd", "use_dictionary": texts or False}
+        self._stream, self._writer = stream, pq.ParquetWriter(stream, schema, **options)
+        self.size = 0
+
+    def add(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows)
+        self.size += rows.nbytes
+
+    def close(self) -> None:
+        self._writer.close()
+        self._stream.close()

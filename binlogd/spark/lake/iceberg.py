@@ -17,20 +17,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.io.pyarrow import parquet_files_to_data_files, pyarrow_to_schema
 from pyiceberg.manifest import DataFile as HeldFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    YearTransform,
+)
 
 from binlogd.host.clock import WallClock
-from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, version_of
+from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, set_spec, version_of
 from binlogd.spark.lake.files import DataFile, field_id
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
+from binlogd.spark.lake.layout import LaidBy, LakeLayout
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_ID, is_readable_as
@@ -41,6 +53,13 @@ TIDY_EVERY = 500
 """Versions after which older ones are forgotten, with the files that only they have."""
 
 _CATALOG = "binlogd"
+_TRANSFORMS: dict[str, Transform[Any, Any]] = {
+    "": IdentityTransform(),
+    "year": YearTransform(),
+    "month": MonthTransform(),
+    "day": DayTransform(),
+    "hour": HourTransform(),
+}
 _NAMES = (
     "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location)"
     " VALUES (?, ?, ?, ?)"
@@ -66,22 +85,22 @@ class Iceberg:
         """See Kind."""
         self._catalog.close()
 
-    def create(
-        self, table_id: int, directory: str, schema: pa.Schema, name: str, end: int
-    ) -> LakeTable:
+    def create(self, table: LakeTable, schema: pa.Schema, name: str, end: int) -> LakeTable:
         """See Kind."""
-        location = f"{self._place.bare}/{directory}"
+        location = f"{self._place.bare}/{table.directory}"
         wanted = pyarrow_to_schema(schema)
         properties = {**_PROPERTIES, "comment": name, COMMIT_TS_KEY: str(end)}
         try:
-            table = self._catalog.create_table(
+            made = self._catalog.create_table(
                 self._name(), wanted, location=location, properties=properties
             )
-            with table.transaction() as changes:
-                set_schema(changes, table, wanted)
-            return _head(LakeTable(table_id, directory, 0), table)
+            with made.transaction() as changes:
+                set_schema(changes, made, wanted)
+                if table.layout.partition_by:
+                    set_spec(changes, _spec(table.layout))
+            return _head(table, made)
         except _FAILS as error:
-            raise LakeFailed(f"{self._place.shown}/{directory}: {error}") from error
+            raise LakeFailed(f"{self._place.shown}/{table.directory}: {error}") from error
 
     def files(self, head: LakeTable) -> list[DataFile]:
         """See Kind."""
@@ -179,8 +198,21 @@ def _head(head: LakeTable, table: Table) -> LakeTable:
     snapshot = table.current_snapshot()
     counted = dict(snapshot.summary.additional_properties) if snapshot and snapshot.summary else {}
     rows, files = (int(counted.get(f"total-{of}", 0)) for of in ("records", "data-files"))
-    where = table.metadata_location
-    return LakeTable(head.table_id, head.directory, version_of(table), where, rows, files)
+    version, where = version_of(table), table.metadata_location
+    return msgspec.structs.replace(head, version=version, metadata=where, rows=rows, files=files)
+
+
+def _spec(layout: LakeLayout) -> PartitionSpec:
+    """The second one of its table: the first one is that of a table without a layout."""
+    fields = (
+        PartitionField(each.id, number, _TRANSFORMS[each.unit], _field_name(each))
+        for number, each in enumerate(layout.partition_by, start=1000)
+    )
+    return PartitionSpec(*fields, spec_id=1)
+
+
+def _field_name(by: LaidBy) -> str:
+    return f"{by.column}_{by.unit}" if by.unit else by.column
 
 
 def _forget(table: Table, end: int, system: FileSystem, path: str) -> None:

@@ -26,10 +26,9 @@ class LakeFailed(GaveUp):
 class LakeKind(Protocol):
     """Delta or Iceberg; to be closed. All methods raise LakeFailed."""
 
-    def create(
-        self, table_id: int, directory: str, schema: pa.Schema, name: str, end: int
-    ) -> LakeTable:
-        """An empty table, in the place of what may be left there by a batch that was killed."""
+    def create(self, table: LakeTable, schema: pa.Schema, name: str, end: int) -> LakeTable:
+        """An empty table in its directory, with its layout, in the place of what may be left there
+        by a batch that was killed."""
         ...
 
     def files(self, head: LakeTable) -> list[DataFile]:

@@ -15,6 +15,7 @@ from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.spec import DoubtfulRows, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.counts import RowCounts
+from binlogd.spark.lake.layout import LakeLayout
 from binlogd.spark.lake.place import Kind, LakeLocation
 
 TABLES_NAME = "tables.json"
@@ -42,7 +43,7 @@ class LakeTable(msgspec.Struct, frozen=True):
 
     `version` is Delta's, or the id of Iceberg's snapshot (0: it never had rows); `metadata` is
     where Iceberg's metadata of that version are. `rows` and `files` are those of that version; None
-    for one of a binlogd that did not count.
+    for one of a binlogd that did not count. `layout` is that of new files.
     """
 
     table_id: int
@@ -51,6 +52,7 @@ class LakeTable(msgspec.Struct, frozen=True):
     metadata: str = ""
     rows: int | None = None
     files: int | None = None
+    layout: LakeLayout = LakeLayout()
 
 
 class LakeTables(msgspec.Struct, frozen=True):

@@ -267,7 +267,7 @@ def leave_share(lake: Lake, heads: Heads, batch: LakeBatch, share: FileShare) ->
     plan = batch.after[share.table_id]
     with _told(plan):
         schema = lake_schema(plan, batch.types)
-        files = LakeFiles(lake.place, heads[share.table_id].directory)
+        files = LakeFiles(lake.place, heads[share.table_id])
         keys, writer = KeySet.of(map(files.keys, share.keys)), files.writer(schema)
         return LeftFiles(share.table_id, leave(writer, schema, keys, share.work), writer.close())
 

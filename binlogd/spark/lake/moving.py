@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.content import LakeContent
 from binlogd.spark.lake.kinds import LakeKind
+from binlogd.spark.lake.layout import Layouts
 from binlogd.spark.lake.manifest import (
     IN_DOUBT_MAX,
     LakeBatch,
@@ -42,11 +43,13 @@ Heads = Mapping[int, LakeTable]
 @dataclass(frozen=True, slots=True)
 class Lake:
     """A lake by its place: nothing of it is open, so it travels to workers. `catalog` is the name
-    of an Iceberg catalog that has its tables too, or ""."""
+    of an Iceberg catalog that has its tables too, or "". `layouts` are those that were asked
+    for."""
 
     place: LakeLocation
     mode: LakeMode = "upsert"
     catalog: str = ""
+    layouts: Layouts = field(default_factory=dict)
 
     def manifest(self) -> LakeManifest:
         """Raises ConfigError."""

@@ -3,7 +3,8 @@
 A name is a table of the catalog that has snapshots of the lake's tables: of the one that
 `tables.json` has under this name, and its files. It has metadata files of its own (`_names/`), as
 each catalog writes them and removes old ones. So TRUNCATE, or two tables that swap their names, are
-one commit as any batch is, and a name is never gone in between.
+one commit as any batch is, and a name is never gone in between: but for a moment where its table is
+not partitioned as the last one was.
 
 Invariant. Whoever loads a name finds a version that `tables.json` named, now or before its last
 turn. Why it holds: names move after the page was turned, each by one commit of the catalog, and no
@@ -98,6 +99,9 @@ class CatalogNames:
         parts = _parts(name)
         head = StaticTable.from_metadata(metadata, self._place.iceberg_properties())
         held = self._held(name, catalog)
+        if held is not None and _differ(held.metadata, head.metadata):
+            catalog.drop_table(parts)
+            held = None
         if held is not None:
             if updates := _moves(held.metadata, head.metadata):
                 known = held.metadata.current_snapshot_id
@@ -147,7 +151,7 @@ def _creates(
         UpgradeFormatVersionUpdate.model_validate(version),
         AddSchemaUpdate(schema=schema),
         SetCurrentSchemaUpdate(),
-        AddPartitionSpecUpdate(spec=head.spec()),
+        *(AddPartitionSpecUpdate(spec=each) for each in head.partition_specs),
         SetDefaultSpecUpdate(),
         AddSortOrderUpdate.model_validate({"sort-order": head.sort_order()}),
         SetDefaultSortOrderUpdate(),
@@ -157,11 +161,22 @@ def _creates(
     )
 
 
+def _differ(held: TableMetadata, head: TableMetadata) -> bool:
+    """Whether files of two tables are apart by other columns: no table can show both, as versions
+    say a number only of what they are apart by."""
+    specs = {each.spec_id: each for each in held.partition_specs}
+    return any(specs.get(each.spec_id, each) != each for each in head.partition_specs)
+
+
 def _moves(held: TableMetadata, head: TableMetadata) -> tuple[TableUpdate, ...]:
     """Makes a table show what another one has, or nothing where it does."""
     now, kept = head.current_snapshot(), {each.snapshot_id for each in head.snapshots}
     schema_id, of_schema = schema_updates(held, Schema(*head.schema().fields))
     updates: list[TableUpdate] = [*of_schema]
+    known = {each.spec_id for each in held.partition_specs}
+    for spec in head.partition_specs:
+        if spec.spec_id not in known:
+            updates += AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate()
     if held.location != head.location:
         updates.append(SetLocationUpdate(location=head.location))
     if now is None and held.current_snapshot_id is not None:

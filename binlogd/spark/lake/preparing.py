@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow
@@ -21,6 +22,7 @@ from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake.content import FAILS, SHARE_BYTES, LakeContent, TouchedFiles, dealt
 from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.homes import ExistingRows, LateRows
+from binlogd.spark.lake.layout import LakeLayout
 from binlogd.spark.lake.manifest import (
     DIRECTORY,
     LakeBatch,
@@ -85,7 +87,7 @@ def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> 
     origin, into = work.origin.table_id, work.into.table_id
     before, plan = batch.before[origin], batch.after[into]
     held, schema = (lake_schema(each, batch.types) for each in (before, plan))
-    files = LakeFiles(lake.place, work.origin.directory)
+    files = LakeFiles(lake.place, work.origin)
     with _told(plan):
         adapt = adaptation(before, plan, batch.types)
         if work.follows:
@@ -95,7 +97,7 @@ def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> 
             for file in work.files
             for each in files.read(file.name, held)
         )
-        return LakeFiles(lake.place, work.into.directory).written(schema, rows)
+        return LakeFiles(lake.place, work.into).written(schema, rows)
 
 
 @contextmanager
@@ -118,15 +120,16 @@ class _Preparing:
         tasks: Executors,
     ) -> None:
         self._lake, self._content, self._batch, self._late = lake, content, batch, late
-        self._there, self._tasks = now.by_id(), tasks
+        self._now, self._there, self._tasks = now, now.by_id(), tasks
 
     def table(self, table_id: int) -> LakeTable:
         plan, head = self._batch.after[table_id], self._there.get(table_id)
         schema = lake_schema(plan, self._batch.types)
         with _told(plan):
             if head is None:
-                directory, end = f"{DIRECTORY}{table_id}", self._batch.end
-                head = self._content.kind.create(table_id, directory, schema, label(plan), end)
+                head = self._made(
+                    f"{DIRECTORY}{table_id}", plan, schema, self._layout(plan, schema)
+                )
             else:
                 head = self._own(head, plan, schema)
             origins = self._batch.origins.get(table_id, frozenset())
@@ -148,28 +151,46 @@ class _Preparing:
         before = batch.before.get(table_id)
         if before is None:
             return head
+        layout = self._layout(plan, schema, head)
         gone, is_keyed_anew = pa.array([], pa.binary()), self._is_keyed_anew(plan)
         follows = table_id in batch.origins or is_keyed_anew
         if follows and not is_keyed_anew:
             gone = self._gone(head, ExistingRows.of(batch, table_id, self._late))
-        is_anew = is_keyed_anew or len(gone) > GONE_MAX
-        evolved = None if is_anew else self._evolved(head, before, plan)
+        held = lake_schema(before, batch.types)
+        into = msgspec.structs.replace(head, layout=layout)
+        if not head.layout.parts_as(layout, held, schema):
+            into = self._made(f"{DIRECTORY}{table_id}-{batch.end}", plan, schema, layout)
+        is_anew = is_keyed_anew or len(gone) > GONE_MAX or into.directory != head.directory
+        evolved = None
+        if not is_anew and (held.equals(schema, check_metadata=True) or is_of_files(before, plan)):
+            evolved = self._content.kind.evolve(into, held, schema, batch.end)
         if evolved is None:
-            come = self._written(head, head, follows=follows)
-            return self._content.kind.rewrite(head, schema, come, batch.end)
+            come = self._written(head, into, follows=follows)
+            return self._content.kind.rewrite(into, schema, come, batch.end)
         if len(gone):
             changes = KeyChanges(schema.empty_table(), gone)
             return self._content.merge(evolved, schema, [changes], batch.end)
         return evolved
 
-    def _evolved(self, head: LakeTable, before: TablePlan, plan: TablePlan) -> LakeTable | None:
-        """A table with the columns of now; None where that takes other files."""
-        old, now = (lake_schema(each, self._batch.types) for each in (before, plan))
-        if old.equals(now, check_metadata=True):
-            return head
-        if not is_of_files(before, plan):
-            return None
-        return self._content.kind.evolve(head, old, now, self._batch.end)
+    def _layout(
+        self, plan: TablePlan, schema: pa.Schema, head: LakeTable | None = None
+    ) -> LakeLayout:
+        """What was asked for, or else that of the table, or of the last one of this name."""
+        name, kind = label(plan), self._lake.place.kind
+        if name in self._lake.layouts:
+            return self._lake.layouts[name].of(schema, kind)
+        if head is not None:
+            return head.layout.left_in(schema, kind)
+        last = self._now.tables.get(name)
+        is_like = last is not None and last.layout.left_in(schema, kind) == last.layout
+        return last.layout if last is not None and is_like else LakeLayout()
+
+    def _made(
+        self, directory: str, plan: TablePlan, schema: pa.Schema, layout: LakeLayout
+    ) -> LakeTable:
+        """A table with no row yet."""
+        made = LakeTable(plan.info.id, directory, 0, layout=layout)
+        return self._content.kind.create(made, schema, label(plan), self._batch.end)
 
     def _is_keyed_anew(self, plan: TablePlan) -> bool:
         """Whether rows that stay in a table may have another key in it: one with their partition,

@@ -14,6 +14,7 @@ import pyarrow as pa
 from binlogd.errors import BinlogdError
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.base_loader import LoadedBase, rows_of
+from binlogd.spark.lake.layout import LakeLayout
 from binlogd.spark.lake.manifest import (
     DIRECTORY,
     LakeTable,
@@ -47,11 +48,12 @@ def seed_table(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded:
     plan, counts = begin.tables[table_id], [0]
     schema, content = lake_schema(plan, begin.types), lake.content()
     try:
-        directory = f"{DIRECTORY}{table_id}"
-        head = content.kind.create(table_id, directory, schema, label(plan), begin.commit_ts)
+        asked = lake.layouts.get(label(plan), LakeLayout()).of(schema, lake.place.kind)
+        made = LakeTable(table_id, f"{DIRECTORY}{table_id}", 0, layout=asked)
+        head = content.kind.create(made, schema, label(plan), begin.commit_ts)
         rows = _counted(plan, begin, schema, counts)
         head = content.append(head, schema, rows, begin.commit_ts)
-    except (BinlogdError, OSError, pa.ArrowException) as error:
+    except (BinlogdError, OSError, ValueError) as error:
         raise PipelineStopped(f"{begin.directory}: {label(plan)}: {error}") from error
     finally:
         content.close()

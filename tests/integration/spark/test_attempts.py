@@ -156,7 +156,7 @@ def held(lake: Lake, head: LakeTable) -> dict[bytes, int]:
 
 def seeded(lake: Lake, directory: str) -> LakeTable:
     with closing(lake.content()) as content:
-        head = content.kind.create(1, directory, SCHEMA, "d.t", 5)
+        head = content.kind.create(LakeTable(1, directory, 0), SCHEMA, "d.t", 5)
         return content.append(head, SCHEMA, rows(a=1, b=1).to_batches(), 5)
 
 

@@ -17,6 +17,7 @@ from binlogd.errors import ConfigError
 from binlogd.snapshot.publishing.lake import catalogs
 from binlogd.snapshot.publishing.lake.catalogs import CatalogFailed
 from binlogd.spark.lake import names
+from binlogd.spark.lake.layout import LaidBy, LakeLayout
 from binlogd.spark.lake.manifest import Claim, LakeTable, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake, show
 from binlogd.spark.lake.place import place_of
@@ -50,9 +51,9 @@ class NamedLake:
         self._end = 0
 
     def table(
-        self, table_id: int, *rows: tuple[Any, ...], then: LakeTable | None = None
+        self, table_id: int, *rows: tuple[Any, ...], then: LakeTable | None = None, by: int = 0
     ) -> LakeTable:
-        """A new table, or the next version of one, as wide as its rows."""
+        """A new table, or the next version of one, as wide as its rows; partitioned by a column."""
         self._end += 1
         width = max((len(each) for each in rows), default=2)
         schema = pa.schema(
@@ -77,7 +78,9 @@ class NamedLake:
             if then is not None:
                 files = content.files(then).written(schema, [batch])
                 return content.kind.rewrite(then, schema, files, self._end)
-            made = content.kind.create(table_id, f"table-{table_id}", schema, "a table", self._end)
+            layout = LakeLayout((LaidBy(f"c{by}", id=by),) if by else ())
+            table = LakeTable(table_id, f"table-{table_id}", 0, layout=layout)
+            made = content.kind.create(table, schema, "a table", self._end)
             return content.append(made, schema, [batch], self._end) if rows else made
 
     def turn(self, page: Page) -> LakeTables:
@@ -120,6 +123,11 @@ def life(lake: NamedLake) -> Iterator[tuple[Page, dict[str, Rows]]]:
     yield {"s.b": more, "s.a": two}, {"s.b": ONE, "s.a": TWO}
     yield {"s.c": more, "s.a": two}, {"s.c": ONE, "s.a": TWO}  # RENAME
     yield {"s.a": two}, {"s.a": TWO}  # DROP
+    yield {"s.a": lake.table(5, *ONE, by=2)}, {"s.a": ONE}  # partitioned from now on
+    by_number = lake.table(6, *TWO, by=1)
+    yield {"s.a": by_number}, {"s.a": TWO}  # by another column, as a DDL of the first one leaves it
+    yield {"s.a": lake.table(6, *ONE, then=by_number)}, {"s.a": ONE}
+    yield {"s.a": lake.table(7, *TWO)}, {"s.a": TWO}
     yield {}, {}
 
 

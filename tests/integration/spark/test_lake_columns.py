@@ -153,7 +153,7 @@ def test_files_of_another_type_than_their_column_are_told(tmp_path: Path) -> Non
     )
     with closing(lake.content()) as tables:
         kind = tables.kind
-        head = kind.create(1, "table-1", number, "d.t", 5)
+        head = kind.create(LakeTable(1, "table-1", 0), number, "d.t", 5)
         head = tables.append(head, number, pa.table([[7], [b"k"]], number).to_batches(), 5)
         assert kind.evolve(head, number, text, 6) is None
         with pytest.raises(ValueError, match=r"table-1.*\.parquet: v is int32, not string"):

@@ -58,7 +58,7 @@ def test_a_delta_log_tells_the_bounds_of_what_a_file_holds(tmp_path: Path) -> No
         [pa.array(each, of) for each, of in zip(arrays, schema.types, strict=True)], schema
     )
     with closing(Lake(place_of(f"delta:{tmp_path}")).content()) as tables:
-        head = tables.kind.create(1, "table-1", schema, "d.t", 5)
+        head = tables.kind.create(LakeTable(1, "table-1", 0), schema, "d.t", 5)
         tables.append(head, schema, rows.to_batches(), 5)
     told = pa.table(DeltaTable(str(tmp_path / "table-1")).get_add_actions(flatten=True))
     bounds = {name: values[0].as_py() for name, values in zip(told.column_names, told, strict=True)}

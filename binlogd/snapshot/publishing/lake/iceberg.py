@@ -21,13 +21,16 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
     AddSchemaUpdate,
     AssertCurrentSchemaId,
     SetCurrentSchemaUpdate,
+    SetDefaultSpecUpdate,
     TableUpdate,
 )
 
@@ -94,6 +97,12 @@ def set_schema(changes: Transaction, table: Table, schema: Schema) -> None:
         updates,
         (AssertCurrentSchemaId.model_validate({"current-schema-id": table.schema().schema_id}),),
     )
+
+
+def set_spec(changes: Transaction, spec: PartitionSpec) -> None:
+    """Makes a table without one partitioned; the ids are those of `set_schema`."""
+    updates = AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate()
+    changes._apply(updates)  # noqa: SLF001 - what update_spec() itself ends in; by names of columns
 
 
 def schema_updates(held: TableMetadata, schema: Schema) -> tuple[int, tuple[TableUpdate, ...]]:
