@@ -19,7 +19,7 @@ from tests.sim.world import Outcome, run
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 16
-SHORT_SEEDS, TOGETHER = 100, 25
+SHORT_SEEDS, SHORT_SOAK_SEEDS, TOGETHER = 60, 100, 20
 FOUND_BY = (4, 10, 13)
 """Seeds that find what the tests plant."""
 FRESH, FRESH_SHORT = 50, 4
@@ -30,7 +30,16 @@ def held(outcome: Outcome) -> None:
     assert outcome.violation == "", f"{outcome.violation}\nrepeat: {command(outcome.plan)}"
 
 
-@pytest.mark.parametrize("first", range(0, SHORT_SEEDS, TOGETHER))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, SHORT_SEEDS, TOGETHER),
+        *(
+            pytest.param(first, marks=pytest.mark.soak)
+            for first in range(SHORT_SEEDS, SHORT_SOAK_SEEDS, TOGETHER)
+        ),
+    ],
+)
 def test_whatever_fails_nothing_is_lost(first: int) -> None:
     for seed in range(first, first + TOGETHER):
         held(run(drawn(seed, is_short=True)))
@@ -58,14 +67,17 @@ def test_what_was_found_once_stays_away(name: str) -> None:
     held(run(SCENARIOS[name]))
 
 
-def test_a_seed_is_the_same_in_every_process() -> None:
+@pytest.mark.parametrize(
+    "lives", [("--short",), pytest.param((), marks=pytest.mark.soak)], ids=["short", "long"]
+)
+def test_a_seed_is_the_same_in_every_process(lives: tuple[str, ...]) -> None:
     """Nothing may depend on addresses, on hashes of texts, or on what ran before."""
-    seed = 5
-    here = run(drawn(seed)).hash
-    assert run(drawn(seed)).hash == here
+    seed, is_short = 5, bool(lives)
+    here = run(drawn(seed, is_short=is_short)).hash
+    assert run(drawn(seed, is_short=is_short)).hash == here
     for hashes in ("0", "4711"):
         said = subprocess.run(
-            [sys.executable, "-m", "tests.sim", str(seed)],
+            [sys.executable, "-m", "tests.sim", str(seed), *lives],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hashes},
             capture_output=True,

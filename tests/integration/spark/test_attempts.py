@@ -78,17 +78,19 @@ def step() -> None:
         current.pause()
 
 
-def interleaved(works: Callable[[], list[Callable[[], LakeTable]]]) -> Iterator[list[Attempt]]:
-    """The attempts after each order in which their steps may come."""
+def interleaved(work: Callable[[], Callable[[], LakeTable]]) -> Iterator[list[Attempt]]:
+    """Two attempts at the same, after each order in which their steps may come. The first one
+    begins: which of the two is called that makes no other order."""
     order: list[int] = []
-    while True:  # ends when the first choice of all has no alternative left
-        attempts = [Attempt(work) for work in works()]
+    while True:  # ends when the second choice of all has no alternative left
+        same = work()
+        attempts = [Attempt(same), Attempt(same)]
         for attempt in attempts:
             attempt.start()
         choices: list[tuple[int, int]] = []
         while alive := [attempt for attempt in attempts if not attempt.is_done]:
             chosen = order[len(choices)] if len(choices) < len(order) else 0
-            choices.append((chosen, len(alive)))
+            choices.append((chosen, len(alive) if choices else 1))
             alive[chosen].go_on()
         yield attempts
         while choices and choices[-1][0] + 1 >= choices[-1][1]:
@@ -172,16 +174,15 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 def check(
     lake: Lake,
-    works: Callable[[], tuple[Callable[[], LakeTable], Callable[[], LakeTable]]],
+    work: Callable[[], Callable[[], LakeTable]],
     expected: dict[bytes, int],
 ) -> None:
     """Two attempts in every order, and a third one behind them."""
     third: list[Callable[[], LakeTable]] = []
 
-    def begun() -> list[Callable[[], LakeTable]]:
-        work, again = works()
-        third[:] = [again]
-        return [work, work]
+    def begun() -> Callable[[], LakeTable]:
+        third[:] = [work()]
+        return third[0]
 
     orders = reported = 0
     for attempts in interleaved(begun):
@@ -203,11 +204,11 @@ def test_a_merge_reports_the_version_that_it_made_whatever_another_attempt_does(
 ) -> None:
     numbers = count(1)
 
-    def works() -> tuple[Callable[[], LakeTable], Callable[[], LakeTable]]:
+    def work() -> Callable[[], LakeTable]:
         head = seeded(lake, f"table-{next(numbers)}")
-        return (lambda: merged(lake, head, pieces),) * 2
+        return lambda: merged(lake, head, pieces)
 
-    check(lake, works, AFTER)
+    check(lake, work, AFTER)
 
 
 @pytest.mark.usefixtures("_in_steps")
@@ -217,7 +218,7 @@ def test_a_merge_reports_the_version_that_it_made_whatever_another_attempt_does(
 def test_files_are_in_a_table_once_whatever_another_attempt_does(lake: Lake) -> None:
     numbers = count(1)
 
-    def works() -> tuple[Callable[[], LakeTable], Callable[[], LakeTable]]:
+    def work() -> Callable[[], LakeTable]:
         head = seeded(lake, f"table-{next(numbers)}")
         system, path = lake.place.filesystem(head.directory)
         pq.write_table(rows(c=3), f"{path}/new.parquet", filesystem=system)
@@ -226,9 +227,9 @@ def test_files_are_in_a_table_once_whatever_another_attempt_does(lake: Lake) -> 
             with closing(lake.kind()) as kind:
                 return kind.replace(head, SCHEMA, [], ["new.parquet"], 6)
 
-        return append, append
+        return append
 
-    check(lake, works, {b"a": 1, b"b": 1, b"c": 3})
+    check(lake, work, {b"a": 1, b"b": 1, b"c": 3})
 
 
 @pytest.mark.soak
@@ -236,11 +237,11 @@ def test_files_are_in_a_table_once_whatever_another_attempt_does(lake: Lake) -> 
 def test_a_table_that_two_attempts_begin_has_its_rows_once(lake: Lake) -> None:
     numbers = count(1)
 
-    def works() -> tuple[Callable[[], LakeTable], Callable[[], LakeTable]]:
+    def work() -> Callable[[], LakeTable]:
         name = f"table-{next(numbers)}"
-        return (lambda: seeded(lake, name),) * 2
+        return lambda: seeded(lake, name)
 
-    check(lake, works, BEFORE)
+    check(lake, work, BEFORE)
 
 
 def test_files_of_an_attempt_that_never_committed_are_removed_when_they_are_old(
