@@ -37,9 +37,8 @@ from binlogd.log.pointer import (
     segment_name,
 )
 from binlogd.log.runs import cut, runs
-from binlogd.log.scan import End, Ending, resumes, scan
+from binlogd.log.scan import Batch, End, Ending, resumes, scan
 from binlogd.log.stored import StoredRecord
-from binlogd.log.stretch import Batch
 from binlogd.ports import AppendFile, Disk
 from binlogd.pump.log import pieces
 from binlogd.pump.log.failure import failed
@@ -54,7 +53,6 @@ SEAL_AT_CLOSE_BYTES = 50 << 10
 
 _JOINED_BYTES = 1 << 20  # a larger payload is not copied to stand behind its header
 Records = tuple[FileId, Batch]
-"""Of one segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
