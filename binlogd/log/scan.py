@@ -27,11 +27,12 @@ from typing import NamedTuple, TypeVar
 
 import google_crc32c
 
+from binlogd.log.stretch import RECORD_BYTES_MIN, whole_records
+from binlogd.log.stretch import Batch as Batch
+
 T = TypeVar("T")
 Ask = tuple[int, int]
 """Offset and size of what is to be read; less comes only at the end of the file."""
-Batch = list[tuple[int, bytes]]
-"""Records as (offset, payload)."""
 Steps = Generator[Ask | Batch, bytes, T]
 """What reads a file; it is sent bytes for each `Ask`, and anything for a `Batch`."""
 Outlining = Callable[[bytes, bytes, int], bytes | None]
@@ -41,15 +42,12 @@ _LARGE_BYTES = 2 * CHUNK_BYTES
 _TAIL_BYTES = 64
 _HEAD = struct.Struct("<4sQ")
 _CHECKSUM = struct.Struct("<I")
-_RECORD_HEAD = struct.Struct("<IQI")
-"""With the checksum, where it stands before the payload."""
-_RECORD_BYTES_MIN = _RECORD_HEAD.size
 
 
 class Split(NamedTuple):
     """What a stretch of a log holds.
 
-    `records` are (offset in the stretch, payload). What follows `consumed` is either wrong, as
+    `records` are (offset in the file, payload). What follows `consumed` is either wrong, as
     `fault` says, or the beginning of a record that takes `needs` bytes in all (those of a head,
     as long as not even that is whole). The caller compares `needs` with what the file still has
     before it reads them.
@@ -97,34 +95,27 @@ class Framing:
         expected = self.expects(record, record[len(record) - self.trailer_bytes :])
         return int(google_crc32c.value(payload)) == expected
 
-    def split(self, stretch: bytes) -> Split:
-        """Takes a stretch apart that begins with a record."""
-        records: Batch = []
-        unpack, checksum_of, add = _RECORD_HEAD.unpack_from, google_crc32c.value, records.append
-        wanted, most = int.from_bytes(self.magic, "little"), self.payload_bytes_max
-        head_bytes, trailer_bytes = self.head_bytes, self.trailer_bytes
-        position, end = 0, len(stretch)
-        while position < end:
-            if end - position < _RECORD_BYTES_MIN:
-                return Split(records, position, _RECORD_BYTES_MIN, self.fault(stretch[position:]))
-            magic, length, checksum = unpack(stretch, position)
-            if magic != wanted or length > most:
-                head = stretch[position : position + head_bytes]
-                return Split(records, position, 0, self.fault(head))
-            begin = position + head_bytes
-            stop = begin + length
-            after = stop + trailer_bytes
-            if after > end:
-                return Split(records, position, after - position, None)
-            payload = stretch[begin:stop]
-            if trailer_bytes:
-                checksum = int.from_bytes(stretch[stop:after], "little")
-            found = checksum_of(payload)
-            if found != checksum:
-                return Split(records, position, 0, mismatch(found, checksum))
-            add((position, payload))
-            position = after
-        return Split(records, position, 0, None)
+    def split(self, stretch: bytes, at: int = 0) -> Split:
+        """Takes a stretch apart that begins with a record, `at` bytes into its file."""
+        records, consumed = whole_records(
+            stretch,
+            at,
+            int.from_bytes(self.magic, "little"),
+            self.head_bytes,
+            self.trailer_bytes,
+            self.payload_bytes_max,
+        )
+        left = len(stretch) - consumed
+        head = stretch[consumed : consumed + self.head_bytes]
+        fault, needs = self.fault(head), self.needs(head) or 0
+        if left < RECORD_BYTES_MIN:
+            return Split(records, consumed, RECORD_BYTES_MIN if left else 0, fault)
+        if fault is not None or needs > left:
+            return Split(records, consumed, 0 if fault else needs, fault)
+        begin, end = consumed + self.head_bytes, consumed + needs
+        found = google_crc32c.value(stretch[begin : end - self.trailer_bytes])
+        expected = self.expects(head, stretch[end - self.trailer_bytes : end])
+        return Split(records, consumed, 0, mismatch(int(found), expected))
 
     def fault(self, head: bytes) -> str | None:
         """What is wrong with the first bytes of a record: nothing, as long as it may become one."""
@@ -207,9 +198,9 @@ def _walk(
                 return End(at, Ending.WHOLE, footer=footer)
         take = want if size is None else min(size - at, want)
         stretch = yield at, take
-        found = framing.split(stretch)
+        found = framing.split(stretch, at)
         if found.records:
-            yield [(at + offset, payload) for offset, payload in found.records]
+            yield found.records
         is_news = size is None and len(stretch) < take
         if is_news:
             size = at + len(stretch)

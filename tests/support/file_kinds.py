@@ -163,7 +163,7 @@ def _recovered(directory: Path) -> object:
         value_log = await ValueLog.open(_value(directory), disk=disk, limits=LogLimits())
         acknowledged = Acknowledged(upto=FIRST, same_boot=True)
         found = value_log.recover(FIRST, acknowledged)
-        return [payload async for batch in found for _, payload in batch]
+        return [payload async for _, batch in found for _, payload in batch]
 
     return _with_disk(read)
 

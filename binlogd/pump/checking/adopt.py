@@ -28,7 +28,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log import gone
 from binlogd.log.directory import LOCK_FILE, VALUE, pump_directory, shard_name, value_directory
 from binlogd.log.drive import DiskReading
-from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.log.pointer import FIRST, FileId, segment_fid, segment_name
 from binlogd.log.record import FOOTER_BYTES, FRAMING, footer_ts
 from binlogd.log.scan import survey
 from binlogd.ports import DiskLock
@@ -349,7 +349,7 @@ class _Adoption:
             async for batch in reading.batches():
                 for offset, payload in batch:
                     try:
-                        entry = entry_of(ValuePointer(fid, offset), payload, source.path)
+                        entry = entry_of(fid, offset, payload, source.path)
                     except CorruptRecord as error:
                         unreadable.append(Finding("record", str(path), error.reason, offset))
                         continue

@@ -275,7 +275,7 @@ class _ShardCheck:
             pointer = ValuePointer(fid, offset)
             self._note_bound(pointer)
             try:
-                entry = entry_of(pointer, payload, self._path)
+                entry = entry_of(fid, offset, payload, self._path)
             except CorruptRecord as error:
                 self._find("record", self._path(fid), error.reason, offset, None)
                 continue
@@ -362,7 +362,7 @@ class _ShardCheck:
 
     def _mismatch(self, row: Row, payload: bytes) -> str:
         try:
-            entry = entry_of(ValuePointer(row.place.fid, row.place.offset), payload, self._path)
+            entry = entry_of(row.place.fid, row.place.offset, payload, self._path)
         except CorruptRecord as error:
             return error.reason
         found = (entry.tp, entry.start_ts, entry.commit_ts)

@@ -18,7 +18,7 @@ from binlogd.log import record
 from binlogd.log.directory import LOCK_FILE, VALUE, pump_directory
 from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import FILES
-from binlogd.log.pointer import MISSING, FileId, ValuePointer, segment_fid
+from binlogd.log.pointer import MISSING, FileId, segment_fid
 from binlogd.log.scan import survey
 from binlogd.pump.checking.check import CheckReport, ShardReport, Told, check
 from binlogd.pump.kept_routing import kept_routing
@@ -167,7 +167,7 @@ async def _write_readable(
             parts: list[bytes] = []
             for offset, payload in batch:
                 try:
-                    entry = entry_of(ValuePointer(fid, offset), payload, lambda _: path)
+                    entry = entry_of(fid, offset, payload, lambda _: path)
                 except CorruptRecord as error:
                     log.warning("record_left_out", path=str(path), offset=offset, cause=str(error))
                     continue

@@ -8,7 +8,9 @@ from pathlib import Path
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
 from binlogd.log.outline import whole_bytes
-from binlogd.log.pointer import FileId, ValuePointer
+from binlogd.log.pointer import FileId
+from binlogd.log.stretch import Batch
+from binlogd.log.tally import CommitRow
 from binlogd.pump.log.entry import Entry
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import peek, plain_numbers
@@ -44,19 +46,34 @@ def _numbers(payload: bytes) -> tuple[int, int, int]:
     return _ROLLBACK, start_ts, NO_TS
 
 
-def entry_of(pointer: ValuePointer, payload: bytes, path: Callable[[FileId], Path]) -> Entry:
+def entry_of(fid: FileId, offset: int, payload: bytes, path: Callable[[FileId], Path]) -> Entry:
     """The entry of a record that was read from the log, or of its `Outline`. Raises
     CorruptRecord."""
     try:
         tp, start_ts, commit_ts = _numbers(payload)
     except MalformedBinlog as error:
-        raise CorruptRecord(path(pointer.fid), pointer.offset, str(error)) from error
+        raise CorruptRecord(path(fid), offset, str(error)) from error
     size = len(payload) if type(payload) is bytes else whole_bytes(payload)
-    return Entry(tp, Tso(start_ts), Tso(commit_ts), pointer.fid, pointer.offset, size)
+    return Entry(tp, Tso(start_ts), Tso(commit_ts), fid, offset, size)
 
 
-def entries_of(
-    records: Sequence[tuple[ValuePointer, bytes]], path: Callable[[FileId], Path]
-) -> list[Entry]:
+def entries_of(fid: FileId, batch: Batch, path: Callable[[FileId], Path]) -> list[Entry]:
     """Those of records that were scanned. Raises CorruptRecord."""
-    return [entry_of(pointer, payload, path) for pointer, payload in records]
+    return [entry_of(fid, offset, payload, path) for offset, payload in batch]
+
+
+def rows_of(
+    entries: Sequence[Entry],
+) -> tuple[list[tuple[int, int, int, int]], list[CommitRow], list[tuple[int, int]]]:
+    """Rows of the index: prewrites, commits and rollbacks. Hot."""
+    prewrites: list[tuple[int, int, int, int]] = []
+    commits: list[CommitRow] = []
+    rollbacks: list[tuple[int, int]] = []
+    for each in entries:
+        if each.tp == _PREWRITE:
+            prewrites.append((each.start_ts, each.fid, each.offset, each.length))
+        elif each.commit_ts:
+            commits.append((each.commit_ts, each.start_ts, each.fid, each.offset, each.length))
+        else:
+            rollbacks.append((each.start_ts, each.fid))
+    return prewrites, commits, rollbacks

@@ -37,7 +37,7 @@ from binlogd.log.pointer import (
     segment_name,
 )
 from binlogd.log.runs import cut, runs
-from binlogd.log.scan import End, Ending, resumes, scan
+from binlogd.log.scan import Batch, End, Ending, resumes, scan
 from binlogd.log.stored import StoredRecord
 from binlogd.ports import AppendFile, Disk
 from binlogd.pump.log import pieces
@@ -52,7 +52,7 @@ SEAL_AT_CLOSE_BYTES = 50 << 10
 """A segment at least this large is sealed at close, so that the next start need not scan it."""
 
 _JOINED_BYTES = 1 << 20  # a larger payload is not copied to stand behind its header
-Records = list[tuple[ValuePointer, bytes]]
+Records = tuple[FileId, Batch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class ValueLog:
             reading = self._scan(fid, offset)
             try:
                 async for batch in reading.batches():
-                    yield [(ValuePointer(fid, at), payload) for at, payload in batch]
+                    yield fid, batch
                 await self._finish(fid, reading.found, acknowledged)
             except OSError as error:
                 raise LogFailed(self.path(fid), error) from error
@@ -328,7 +328,7 @@ class ValueLog:
             reading = self._scan(fid, start.offset if fid == start.fid else 0)
             try:
                 async for batch in reading.batches():
-                    yield [(ValuePointer(fid, at), payload) for at, payload in batch]
+                    yield fid, batch
                 if reading.found.ending is not Ending.WHOLE:
                     raise await self._damage(fid, reading.found)
             except OSError as error:

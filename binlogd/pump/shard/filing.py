@@ -447,8 +447,8 @@ class Filer:
         while True:  # ends with the records, or after some failures
             records = self._log.scan(self.marks.head)
             try:
-                batch = await anext(records)  # there is one: what was acknowledged is in the log
-                return entries_of(batch[:limit], self._log.path)
+                fid, batch = await anext(records)  # what was acknowledged is in the log
+                return entries_of(fid, batch[:limit], self._log.path)
             except LogFailed as error:
                 failures += 1
                 if failures >= _READS_MAX or self._closing.is_set():

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
 from binlogd.host.database import Connection, connection_to
 from binlogd.log import tally
@@ -39,6 +38,7 @@ from binlogd.log.index_file import (
 )
 from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.pump.log.entry import Entry
+from binlogd.pump.log.kind import rows_of
 from binlogd.pump.shard.found import FoundCommit, found_commits
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
@@ -74,8 +74,7 @@ _BUSY_TIMEOUT_S = 1.0
 _ASKED = 500  # transactions of one query
 
 _STORED = {int, type(None)}
-_Row = tuple[object, ...]
-_Statement = tuple[str, Sequence[_Row]]
+_Statement = tuple[str, Sequence[tuple[object, ...]]]
 """What is executed for each of some rows."""
 
 
@@ -165,7 +164,7 @@ class SqliteIndex:
 
         Raises IndexUnavailable (nothing was filed), or CorruptIndex before `on_damage`.
         """
-        prewrites, commits, rollbacks = _rows(entries)
+        prewrites, commits, rollbacks = rows_of(entries)
         statements: list[_Statement] = [
             ("INSERT OR REPLACE INTO prewrites VALUES (?,?,?,?)", prewrites),
             ("INSERT OR REPLACE INTO commits VALUES (?,?,?,?,?)", commits),
@@ -355,7 +354,9 @@ def _transacted(
     return changed
 
 
-def _executed(connection: sqlite3.Connection, statement: str, rows: Sequence[_Row]) -> int:
+def _executed(
+    connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]]
+) -> int:
     """Executes it for each row, and inserts many rows by one statement: the interpreter is let go
     of and taken back for each, which the event loop feels."""
     changed = at = 0
@@ -397,23 +398,6 @@ async def _check_format(path: Path, writer: Connection) -> None:
             f"{path} has format {rows[0][0]}, this binlogd knows {FORMAT}: use the version that"
             " wrote it, or delete the index, which is then made again from the log"
         )
-
-
-def _rows(
-    entries: Sequence[Entry],
-) -> tuple[list[tuple[object, ...]], list[tally.CommitRow], list[tuple[object, ...]]]:
-    prewrites: list[tuple[object, ...]] = []
-    commits: list[tally.CommitRow] = []
-    rollbacks: list[tuple[object, ...]] = []
-    prewrite = BinlogType.PREWRITE.value
-    for each in entries:
-        if each.tp == prewrite:
-            prewrites.append((each.start_ts, each.fid, each.offset, each.length))
-        elif each.commit_ts:
-            commits.append((each.commit_ts, each.start_ts, each.fid, each.offset, each.length))
-        else:
-            rollbacks.append((each.start_ts, each.fid))
-    return prewrites, commits, rollbacks
 
 
 def _marks(values: Sequence[object]) -> str:

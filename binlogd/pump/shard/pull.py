@@ -228,14 +228,18 @@ class ShardSource:
         index = self._shard.index
         for stretch in await index.doubtful(after):
             async with aclosing(self._shard.log.scan(stretch.begin)) as batches:
-                async for records in batches:
-                    for pointer, payload in records:
+                async for fid, records in batches:
+                    for offset, payload in records:
                         tp, start_ts, commit_ts, _ = peek.peek(payload)
-                        if tp == BinlogType.PREWRITE or not commit_ts or pointer >= stretch.end:
+                        if (
+                            tp == BinlogType.PREWRITE
+                            or not commit_ts
+                            or (fid, offset) >= stretch.end
+                        ):
                             continue
                         if not await index.has_commit(Tso(commit_ts), Tso(start_ts)):
                             raise index.found_damage(f"it lacks the commit at {commit_ts}")
-                    if records[-1][0] >= stretch.end:
+                    if (fid, records[-1][0]) >= stretch.end:
                         break
         index.compared(after)
 

@@ -114,10 +114,10 @@ async def make_again(
     try:
         begin = replace(marks, head=FIRST, handle=FIRST, max_commit_ts=NO_TS)
         await index.put((), begin, value_log.segments(), late=late, is_durable=True)
-        async for records in value_log.scan(FIRST):
-            before = [(pointer, payload) for pointer, payload in records if pointer < marks.head]
-            await index.put(entries_of(before, value_log.path))
-            if len(before) < len(records):
+        async for fid, batch in value_log.scan(FIRST):
+            before = [each for each in batch if (fid, each[0]) < marks.head]
+            await index.put(entries_of(fid, before, value_log.path))
+            if len(before) < len(batch):
                 break
         await index.put((), marks)
     except BaseException:
@@ -138,13 +138,12 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
     sorter = Sorter(watermark=marks.max_commit_ts, believes_rollbacks=sorting.believes_rollbacks)
     head, scanned, max_seen_ts = marks.head, 0, NO_TS
     is_whole_log = marks.head == FIRST  # without marks what was deleted is not there to tell
-    async for records in value_log.recover(min(marks.head, marks.handle), acknowledged):
-        entries = entries_of(records, value_log.path)
+    async for fid, batch in value_log.recover(min(marks.head, marks.handle), acknowledged):
+        entries = entries_of(fid, batch, value_log.path)
         again = sort_again(entries, sorter, sorting.now_s)
-        for fid, needed_ts in again.needed.items():
-            value_log.note(fid, needed_ts=needed_ts)
-        for fid, max_ts in again.newest.items():
-            value_log.note(fid, max_ts=max_ts)
+        value_log.note(fid, max_ts=again.newest_ts)
+        for needed_fid, needed_ts in again.needed.items():
+            value_log.note(needed_fid, needed_ts=needed_ts)
         unplaced, suspects = again.unplaced, again.suspects
         if is_whole_log:
             strange = {(each.fid, each.offset) for each in unplaced}
@@ -153,14 +152,16 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
                 for each in suspects
                 if each.commit_ts > marks.gc_ts and (each.fid, each.offset) not in strange
             ]
-        unfiled = [entry for entry in entries if (entry.fid, entry.offset) >= head]
+        unfiled = entries
+        if entries and (fid, entries[0].offset) < head:
+            unfiled = [entry for entry in entries if (fid, entry.offset) >= head]
         if unfiled:
             suspects = [each for each in suspects if (each.fid, each.offset) >= head]
             await index.put(unfiled, late=await late_among(index, marks, unfiled, suspects))
             head = unfiled[-1].end
         await note_needed(index, value_log, unplaced)
         scanned += len(entries)
-        max_seen_ts = max(max_seen_ts, *(entry.commit_ts for entry in entries))
+        max_seen_ts = max(max_seen_ts, again.newest_commit_ts)
     await value_log.begin()
     oldest, former_boot = sorter.oldest, marks.boot_id
     marks = replace(

@@ -124,22 +124,23 @@ class SortedAgain:
     def __init__(self) -> None:
         self.unplaced: list[Entry] = []
         self.suspects: list[Entry] = []
-        self.newest: dict[FileId, Tso] = {}  # by segment, what counts for its max_ts
+        self.newest_ts = NO_TS  # what counts for the max_ts of their segment
+        self.newest_commit_ts = NO_TS
         self.needed: dict[FileId, Tso] = {}  # by segment, the newest commit of its prewrites
 
 
 def sort_again(entries: Sequence[Entry], sorter: Sorter, now_s: float) -> SortedAgain:
-    """Gives entries of the log to the sorter as they were given before."""
+    """Gives entries of one segment to the sorter as they were given before."""
     done = SortedAgain()
-    newest, needed = done.newest, done.needed
+    needed, prewrite_ts, newest_commit_ts = done.needed, NO_TS, NO_TS
     for entry in entries:
-        tp, start_ts, commit_ts, fid = entry.tp, entry.start_ts, entry.commit_ts, entry.fid
-        index_ts = start_ts if tp == _PREWRITE else commit_ts
-        if index_ts >= newest.get(fid, NO_TS):
-            newest[fid] = index_ts
+        tp, start_ts, commit_ts = entry.tp, entry.start_ts, entry.commit_ts
         if tp == _PREWRITE:
-            sorter.prewrite(start_ts, (fid, entry.offset, entry.length), now_s)
-        elif start_ts == commit_ts:
+            prewrite_ts = max(prewrite_ts, start_ts)
+            sorter.prewrite(start_ts, (entry.fid, entry.offset, entry.length), now_s)
+            continue
+        newest_commit_ts = max(newest_commit_ts, commit_ts)
+        if start_ts == commit_ts:
             sorter.witness(commit_ts)
         else:
             if commit_ts and commit_ts <= sorter.watermark:
@@ -149,4 +150,6 @@ def sort_again(entries: Sequence[Entry], sorter: Sorter, now_s: float) -> Sorted
                 done.unplaced.append(entry)
             elif commit_ts and spot is not None and commit_ts > needed.get(spot[0], NO_TS):
                 needed[spot[0]] = commit_ts
+    done.newest_ts = max(prewrite_ts, newest_commit_ts)
+    done.newest_commit_ts = newest_commit_ts
     return done

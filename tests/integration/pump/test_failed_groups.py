@@ -182,7 +182,7 @@ LARGE = [prewrite(1, 60_000)]
 async def a_log(disk: SimDisk) -> ValueLog:
     value_log = await ValueLog.open(HOME, disk=disk, limits=LogLimits())
     acknowledged = Acknowledged(upto=FIRST, same_boot=True)
-    async for batch in value_log.recover(FIRST, acknowledged):
+    async for _, batch in value_log.recover(FIRST, acknowledged):
         assert [payload for _, payload in batch] == LARGE
         value_log.note(FileId(0), max_ts=at(1))
     await value_log.begin()

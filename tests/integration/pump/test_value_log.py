@@ -44,7 +44,11 @@ async def log_in(
     """An open log, and what its recovery found."""
     opened = await ValueLog.open(directory, disk=disk, limits=limits or LogLimits(), known=known)
     acknowledged = acknowledged or Acknowledged(upto=FIRST, same_boot=True)
-    found = [each async for batch in opened.recover(FIRST, acknowledged) for each in batch]
+    found = [
+        (ValuePointer(fid, offset), each)
+        async for fid, batch in opened.recover(FIRST, acknowledged)
+        for offset, each in batch
+    ]
     await opened.begin()
     try:
         yield opened, found
@@ -120,7 +124,7 @@ async def test_a_go_pumps_segment_has_no_byte_that_may_flip(
         opened = await ValueLog.open(source, disk=disk, limits=LogLimits(), known=known)
         records = opened.recover(FIRST, Acknowledged(upto=upto, same_boot=False))
         if len(original) - 12 <= position < len(original) - 4:
-            assert len([each async for batch in records for each in batch]) == 1029
+            assert len([each async for _, batch in records for each in batch]) == 1029
         else:
             with pytest.raises(CorruptRecord, match=r"000000\.vlog at offset \d+"):
                 async for _ in records:
@@ -141,7 +145,7 @@ async def test_every_record_reads_back(
         assert await value_log.read(places) == expected
         middle = places[len(places) // 2]
         scan = value_log.scan(ValuePointer(middle.fid, middle.offset))
-        tail = [each async for records in scan for _, each in records]
+        tail = [each async for _, batch in scan for _, each in batch]
         assert tail == expected[len(places) // 2 :]
 
 

@@ -24,7 +24,11 @@ async def opened(
 ) -> tuple[ValueLog, list[tuple[ValuePointer, bytes]]]:
     value_log = await ValueLog.open(HOME, disk=disk, limits=LIMITS)
     acknowledged = Acknowledged(upto=upto, same_boot=boot == disk.boot_id())
-    found = [each async for batch in value_log.recover(FIRST, acknowledged) for each in batch]
+    found = [
+        (ValuePointer(fid, offset), payload)
+        async for fid, batch in value_log.recover(FIRST, acknowledged)
+        for offset, payload in batch
+    ]
     await value_log.begin()
     return value_log, found
 

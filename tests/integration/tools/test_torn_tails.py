@@ -97,7 +97,7 @@ def started(value: Path) -> int:
         try:
             value_log = await ValueLog.open(value, disk=disk, limits=LogLimits())
             batches = value_log.recover(FIRST, Acknowledged(upto=FIRST, same_boot=True))
-            return sum([len(batch) async for batch in batches])
+            return sum([len(batch) async for _, batch in batches])
         finally:
             disk.close()
 

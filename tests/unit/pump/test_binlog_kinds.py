@@ -35,7 +35,7 @@ def test_a_binlog_keeps_its_kind(tp: int, start_ts: int, commit_ts: int) -> None
     except BinlogdError:
         return
     if item is not None:
-        found = entry_of(FIRST, item.payload, lambda _: Path("a segment"))
+        found = entry_of(*FIRST, item.payload, lambda _: Path("a segment"))
         assert (found.tp, found.start_ts, found.commit_ts) == (
             item.tp,
             item.start_ts,
