@@ -182,8 +182,7 @@ class TableDecoders:
                 yield Change(*moment, seq, _OPS[kind], rows.schema_version, old, new)
                 seq += 1
         except CorruptRow as error:
-            label = f"{rows.table.database}.{rows.table.info.name}"
-            raise UnreadableRow(label, rows.commit_ts, str(error)) from error
+            raise UnreadableRow(rows.table.label, rows.commit_ts, str(error)) from error
 
 
 class Typed:
@@ -355,7 +354,7 @@ class Typed:
         ]
         if new:
             raise SchemaChanged(
-                f"{table.database}.{table.info.name}",
+                table.label,
                 first.commit_ts,
                 f"column {', '.join(new)} was added after the columns of this read were chosen",
                 "start the stream again: it takes the column along, and its checkpoint stays; or"
@@ -446,8 +445,7 @@ class JsonRows:
                     for each in columns
                 ]
             except CorruptRow as error:
-                label = f"{table.database}.{table.info.name}"
-                raise UnreadableRow(label, 0, str(error)) from error
+                raise UnreadableRow(table.label, 0, str(error)) from error
             names = [each.column.name for each in columns]
             for (at, _), values in zip(rows, zip(*built, strict=True), strict=True):
                 found[at] = msgspec.json.encode(dict(zip(names, values, strict=True))).decode()
