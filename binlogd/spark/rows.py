@@ -103,8 +103,7 @@ def wanted_table(schema: SchemaTracker, request: ReadRequest) -> TypedTable:
             f"option table: {name}: the DDL history tells no such table at that moment; with `to`"
             " a moment at which it was there can be chosen"
         )
-    shown = [each for each in info.columns if each.is_public and not each.hidden]
-    columns = [each for each in shown if not each.is_virtual]
+    columns = info.stored_columns()
     if request.columns:
         by_name = {each.name.lower(): each for each in columns}
         unknown = [each for each in request.columns if each.lower() not in by_name]
@@ -292,21 +291,20 @@ class Typed:
         target: pa.DataType,
         commit_ts: int,
     ) -> pa.Array:
-        label = f"{table.database}.{table.info.name}"
         if source.column is None:
             return pa.array([source.default] * len(rows), target)
         values = [row.get(source.column_id) for row in rows]
         try:
             array = source.column.build(values, self._losses)
         except CorruptRow as error:
-            raise UnreadableRow(label, commit_ts, str(error)) from error
+            raise UnreadableRow(table.label, commit_ts, str(error)) from error
         if array.type == target:
             return array
         try:
             return array.cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SchemaChanged(
-                label,
+                table.label,
                 commit_ts,
                 f"column {source.column.column.name} was {array.type} then, and the read has it as"
                 f" {target}: {error}",
@@ -348,8 +346,7 @@ class Typed:
         names = {each.name.lower() for each in wanted.info.columns}
         new = [
             each.name
-            for each in table.info.columns
-            if each.is_public and not each.hidden and not each.is_virtual
+            for each in table.info.stored_columns()
             if each.id not in ids and each.name.lower() not in names
         ]
         if new:
@@ -452,11 +449,7 @@ class JsonRows:
         return found
 
     def _columns_of(self, table: TableAt) -> list[ArrowColumn]:
-        return [
-            arrow_column(each, self._request.types)
-            for each in table.info.columns
-            if each.is_public and not each.hidden and not each.is_virtual
-        ]
+        return [arrow_column(each, self._request.types) for each in table.info.stored_columns()]
 
 
 def _ddl_of(change: SchemaChange) -> tuple[Any, ...]:

@@ -149,10 +149,8 @@ def _spark(spec: SessionSpec, *, is_heard: bool) -> Iterator[SparkSession]:
     try:
         with nullcontext() if is_heard else kept_aside(said):
             spark = session(spec, PIPELINE_SETTINGS)
-        try:
+        with spark:
             yield spark
-        finally:
-            spark.stop()
     except (PySparkException, Py4JError, ConnectionError) as error:
         first = str(error).partition("\n")[0]
         told = " | ".join(said) or "nothing"
@@ -204,12 +202,9 @@ def main(words: Sequence[str]) -> int:
 
         from binlogd.snapshot.process.session import settle
 
-        spark = SparkSession.builder.appName("binlogd-pipeline").getOrCreate()
-        settle(spark)
-        try:
+        with SparkSession.builder.appName("binlogd-pipeline").getOrCreate() as spark:
+            settle(spark)
             run(spark, arguments, claimed(arguments, setup))
-        finally:
-            spark.stop()
     except BinlogdError as error:
         sys.stderr.write(f"binlogd pipeline: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
