@@ -131,15 +131,11 @@ async def _serve_in(reloading: Reloading, disk: PosixDisk) -> int:
     """The lock is the last thing given up: who has it then may copy or remove the directory. After
     a failure it goes with the process, since a thread may still write."""
     lock = await disk.lock(reloading.setup.data_dir / LOCK_FILE)
-    store = await open_store(reloading.setup, disk)
-    try:
-        upstream = await open_upstream(reloading.setup, store)
-        try:
-            code = await _serve_on(reloading, disk, upstream)
-        finally:
-            await upstream.close()
-    finally:
-        await store.close()
+    async with (
+        await open_store(reloading.setup, disk) as store,
+        await open_upstream(reloading.setup, store) as upstream,
+    ):
+        code = await _serve_on(reloading, disk, upstream)
     await lock.release()
     return code
 

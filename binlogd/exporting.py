@@ -53,19 +53,23 @@ class ExportRequest:
 def export(
     setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
 ) -> ExportResult:
-    """Publishes what is asked for of the data directory's log."""
-    return run(ended_by_term(export_for(setup, request, progress)))
+    """Publishes a snapshot, or changes. Raises what `publication.published` does."""
+    return run(ended_by_term(_exported(setup, request, progress)))
 
 
 def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
     """What `export` would do, and how long it would take. Raises ConfigError."""
-    return run(plan_for(setup, request))
+
+    async def planned() -> Estimate:
+        async with _options(setup, request) as options:
+            return estimate(options)
+
+    return run(planned())
 
 
-async def export_for(
+async def _exported(
     setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
 ) -> ExportResult:
-    """Publishes a snapshot, or changes. Raises what `publication.published` does."""
     where, out = _where(setup, request.out)
     async with _options(setup, request) as options:
         with _based(options, out) as based:
@@ -108,12 +112,6 @@ def _based(options: ExportOptions, out: Path) -> Iterator[ExportOptions]:
     with job_directory(out, ".base-") as directory:
         path = fetched(options.base, directory)
         yield replace(options, base=str(path))
-
-
-async def plan_for(setup: Setup, request: ExportRequest) -> Estimate:
-    """What `export_for` would do, and how long it would take."""
-    async with _options(setup, request) as options:
-        return estimate(options)
 
 
 @asynccontextmanager
@@ -198,15 +196,11 @@ def export_queue_for(
 
 async def _history(setup: Setup) -> tuple[list[bytes], int | None]:
     """The DDL jobs that the upstream tells, and its id."""
-    store = await UpstreamStore.open(setup.data_dir / STORE_FILE)
-    try:
-        upstream = await open_upstream(setup, store)
-        try:
-            return list(await upstream.history.known_jobs()), upstream.cluster.cluster_id
-        finally:
-            await upstream.close()
-    finally:
-        await store.close()
+    async with (
+        await UpstreamStore.open(setup.data_dir / STORE_FILE) as store,
+        await open_upstream(setup, store) as upstream,
+    ):
+        return list(await upstream.history.known_jobs()), upstream.cluster.cluster_id
 
 
 def _holds_segments(archive: str) -> bool:

@@ -23,11 +23,8 @@ def skip(setup: Setup, commit_ts: Tso, reason: str) -> bool:
     """Records for the next start that a transaction is passed over; False if it was recorded."""
 
     async def record() -> bool:
-        store = await open_existing(setup)
-        try:
+        async with await open_existing(setup) as store:
             return await (await SkipList.open(store, WallClock())).add(commit_ts, reason)
-        finally:
-            await store.close()
 
     return run(record())
 
@@ -36,11 +33,8 @@ def decided_skips(setup: Setup) -> list[SkipEntry]:
     """What was recorded so far, out of the data directory."""
 
     async def read() -> list[SkipEntry]:
-        store = await open_existing(setup)
-        try:
+        async with await open_existing(setup) as store:
             return await store.skips()
-        finally:
-            await store.close()
 
     return run(read())
 

@@ -19,7 +19,7 @@ def fetched(url: str, into: Path) -> Path:
     Raises ConfigError where none is there, ArchiveUnavailable.
     """
     store, manifest = snapshot_at(url)
-    for name in [MANIFEST_NAME, *names_of(manifest)]:
+    for name in [MANIFEST_NAME, *manifest.names()]:
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)
         store.fetch(name, target)
@@ -42,15 +42,6 @@ def snapshot_at(url: str) -> tuple[ArchiveStore, Manifest]:
             f"--base {without_secrets(url)}: no snapshot of `binlogd export` is there: {error};"
             " name the place of the snapshots or one of them (a dump, fetch yourself)"
         ) from error
-
-
-def names_of(manifest: Manifest) -> list[str]:
-    """The files of a snapshot that a base is read from."""
-    names = [manifest.schema.name] if manifest.schema else []
-    for table in manifest.tables:
-        for file in table.files:
-            names += [file.name, *([file.keys.name] if file.keys else [])]
-    return names
 
 
 def below(url: str, name: str) -> str:

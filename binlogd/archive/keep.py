@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from binlogd.archive.bases import below, names_of, snapshot_at
+from binlogd.archive.bases import below, snapshot_at
 from binlogd.archive.catalog import (
     CATALOG_NAME,
     ArchiveCatalog,
@@ -168,7 +168,7 @@ def _base_ts(catalog: ArchiveCatalog, base: str) -> Tso:
             f" {catalog.cluster_id}: name a snapshot of this cluster"
         )
     there: dict[str, dict[str, int]] = {}
-    for name in names_of(manifest):
+    for name in manifest.names():
         directory, _, file = name.rpartition("/")
         if directory not in there:
             there[directory] = place.names(directory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import typer
 from rich.console import Console
@@ -31,7 +30,7 @@ from binlogd.settings.setup import Setup
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export_queue import AskedExport
-from binlogd.snapshot.spec import Layout, Manifest, moment, type_options
+from binlogd.snapshot.spec import Manifest, moment, type_options
 from binlogd.tso import NO_TS, Tso
 
 WAIT_POLL_S = 0.2
@@ -97,7 +96,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         base=base,
         base_time_zone=base_time_zone,
         types=type_options(types),
-        layout=_layout(layout),
+        layout=layout,
         is_resumed=resume,
         is_again=force,
         keep=keep,
@@ -134,14 +133,6 @@ def made(
         say_json(result)
     else:
         _say_published(result, f"{result.rows} {what}")
-
-
-def _layout(text: str) -> Layout:
-    for known in get_args(Layout):
-        if text == known:
-            layout: Layout = known
-            return layout
-    raise ConfigError(f"--layout {text}: there is {', '.join(get_args(Layout))}")
 
 
 def _say_published(result: ExportResult, rows: str) -> None:

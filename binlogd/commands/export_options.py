@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from binlogd.snapshot.spec import FORMATS
+from binlogd.snapshot.spec import FORMATS, Layout
 
 Out = Annotated[
     str | None,
@@ -37,7 +37,8 @@ BaseTimeZone = Annotated[
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 LayoutName = Annotated[
-    str, typer.Option("--layout", help="plain, or dumpling: files as TiDB Lightning imports them.")
+    Layout,
+    typer.Option("--layout", help="plain, or dumpling: files as TiDB Lightning imports them."),
 ]
 Catalog = Annotated[
     str | None,

@@ -157,7 +157,7 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         batch=batch,
         tables=tables,
         excluded=excluded,
-        options=tuple(option or ()),
+        options=option or (),
         config=str(config_file or ""),
         takes_over=take_over,
         base=base,
@@ -165,8 +165,8 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         mode=mode,
         metrics_addr=metrics_addr,
         catalog=catalog or "",
-        partition_by=tuple(partition_by or ()),
-        cluster_by=tuple(cluster_by or ()),
+        partition_by=partition_by or (),
+        cluster_by=cluster_by or (),
     )
     setup = load_setup(config_file, log_level=log_level)
     run_here(arguments, setup, cores=cores, memory_mb=memory_mb)

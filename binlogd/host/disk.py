@@ -265,28 +265,31 @@ def _read_boot_id() -> str:
         return ""
 
 
-def sync_directory(directory: Path) -> None:
-    """`Disk.sync_directory`, for a process without an event loop."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """`Disk.sync_directory`, for a process without an event loop."""
+    with _opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
 
 
 @contextlib.contextmanager
 def alone_in(directory: Path, otherwise: str) -> Iterator[None]:
     """Holds an flock of a directory, which may be read-only. Raises Unavailable, with the words of
     `otherwise`, where another process does."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with _opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Unavailable(f"{directory} {otherwise}") from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def make_directory(directory: Path) -> None:
@@ -399,11 +402,8 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def _read(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _opened(path, os.O_RDONLY) as descriptor:
         return [_pread_all(descriptor, offset, length) for offset, length in ranges]
-    finally:
-        os.close(descriptor)
 
 
 def _pread_all(descriptor: int, offset: int, length: int) -> bytes:
@@ -436,35 +436,27 @@ def _checksum(path: Path, length: int) -> int:
 
 
 def _truncate(path: Path, size: int) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with _opened(path, os.O_RDWR) as descriptor:
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _overwrite(path: Path, begin: int, content: bytes) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with _opened(path, os.O_RDWR) as descriptor:
         written = os.pwrite(descriptor, content, begin)
         if written < len(content):
             raise OSError(errno.EIO, f"{written} of {len(content)} bytes were written", str(path))
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reserve(path: Path, size_bytes: int) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        os.posix_fallocate(descriptor, 0, size_bytes)
-        os.fsync(descriptor)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
+    with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            os.fsync(descriptor)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
     sync_directory(path.parent)
 
 
@@ -503,12 +495,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def write_synced(path: Path, content: bytes) -> None:
     """What it holds is on the disk on return; its name is there once its directory is synced."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
         _write_all(descriptor, content)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def put_in_place(beside: Path, path: Path) -> None:

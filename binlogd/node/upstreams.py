@@ -77,18 +77,14 @@ async def look(setup: Setup) -> tuple[int | None, Tso, UpstreamStatistics]:
     No data directory is touched. Raises ConfigError, UpstreamUnavailable.
     """
     with tempfile.TemporaryDirectory() as directory:
-        store = await UpstreamStore.open(Path(directory) / STORE_FILE)
-        try:
-            upstream = await open_upstream(setup, store)
-            try:
-                ts = await upstream.tso.next()
-                await upstream.history.index()
-                await upstream.registry.nodes(PUMP)
-                return upstream.cluster.cluster_id, ts, upstream.statistics()
-            finally:
-                await upstream.close()
-        finally:
-            await store.close()
+        async with (
+            await UpstreamStore.open(Path(directory) / STORE_FILE) as store,
+            await open_upstream(setup, store) as upstream,
+        ):
+            ts = await upstream.tso.next()
+            await upstream.history.index()
+            await upstream.registry.nodes(PUMP)
+            return upstream.cluster.cluster_id, ts, upstream.statistics()
 
 
 async def ask_pd_the_time(setup: Setup) -> Tso:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from binlogd.errors import ConfigError
-from binlogd.settings.effects import check_effects
+from binlogd.settings.effects import check_effects, flattened
 from binlogd.settings.kafka import check_kafka
 from binlogd.settings.mistakes import SECRETS, mistakes
 from binlogd.settings.operators import check_operators, check_token, operators, peers
@@ -366,6 +366,20 @@ def _hyphenated(value: Any) -> Any:
     return found
 
 
+_POSITIVE = frozenset(
+    (
+        *(f"pump.{name}" for name in ("shards", "fake-binlog-interval", "heartbeat-interval")),
+        *(f"pump.{name}" for name in ("close-timeout", "timestamp-ahead-max", "max-message-size")),
+        *("drainer.checkpoint-interval", "archive.interval", "telemetry.slow-transaction"),
+        *("syncer.worker-count", "syncer.txn-batch", "syncer.to.partitions"),
+        *("syncer.relay.max-file-size", "syncer.relay.restore-after"),
+        *(f"security.connections-{name}" for name in ("max", "per-client-max")),
+        "security.connection-idle-timeout",
+    )
+)
+"""Keys whose number is above 0."""
+
+
 def _check(config: Config) -> None:
     _check_rule_names(config.syncer)
     _check_security(config)
@@ -377,27 +391,8 @@ def _check(config: Config) -> None:
             " snapshot is read from TiKV; remove the key"
         )
     _check_params(config.syncer.to.params)
-    positive = {
-        "pump.shards": config.pump.shards,
-        "pump.fake-binlog-interval": config.pump.fake_binlog_interval,
-        "pump.heartbeat-interval": config.pump.heartbeat_interval,
-        "pump.close-timeout": config.pump.close_timeout,
-        "pump.timestamp-ahead-max": config.pump.timestamp_ahead_max,
-        "pump.max-message-size": config.pump.max_message_size,
-        "drainer.checkpoint-interval": config.drainer.checkpoint_interval,
-        "archive.interval": config.archive.interval,
-        "syncer.worker-count": config.syncer.worker_count,
-        "syncer.txn-batch": config.syncer.txn_batch,
-        "syncer.to.partitions": config.syncer.to.partitions,
-        "syncer.relay.max-file-size": config.syncer.relay.max_file_size,
-        "syncer.relay.restore-after": config.syncer.relay.restore_after,
-        "security.connections-max": config.security.connections_max,
-        "security.connections-per-client-max": config.security.connections_per_client_max,
-        "security.connection-idle-timeout": config.security.connection_idle_timeout,
-        "telemetry.slow-transaction": config.telemetry.slow_transaction,
-    }
-    for key, value in positive.items():
-        if value <= 0:
+    for key, value in flattened(config):
+        if key in _POSITIVE and value <= 0:
             raise ConfigError(f"{key}: must be above 0, is {value}")
     if config.drainer.initial_commit_ts < 0:
         raise ConfigError(

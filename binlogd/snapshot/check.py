@@ -106,15 +106,7 @@ def _hashed(snapshot: Path, entry: FileEntry | KeysEntry) -> None:
 
 def listed(manifest: Manifest) -> set[str]:
     """The files of a snapshot, relative to it."""
-    names = {MANIFEST_NAME, *manifest.extra_files}
-    if manifest.schema is not None:
-        names.add(manifest.schema.name)
-    for table in manifest.tables:
-        for file in table.files:
-            names.add(file.name)
-            if file.keys is not None:
-                names.add(file.keys.name)
-    return names
+    return {MANIFEST_NAME, *manifest.extra_files, *manifest.names()}
 
 
 def _there(snapshot: Path) -> set[str]:

@@ -6,7 +6,7 @@ machine and a job that runs elsewhere, so it names nothing but files, numbers an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -315,6 +315,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     extra_files: tuple[str, ...] = ()
     in_doubt: tuple[DoubtfulRows, ...] = ()
     seconds: float = 0.0
+
+    def names(self) -> Iterator[str]:
+        """Its files that a base is read from, relative to the snapshot."""
+        if self.schema is not None:
+            yield self.schema.name
+        for file in (file for table in self.tables for file in table.files):
+            yield file.name
+            if file.keys is not None:
+                yield file.keys.name
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

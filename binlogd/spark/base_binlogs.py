@@ -118,7 +118,7 @@ def _job(number: int, database: Database, info: Table | None, query: str) -> Job
 
 def _transactions(plan: TablePlan, begin: LoadedBase) -> Iterator[list[bytes]]:
     """Rows as TiDB writes them, some at a time; the same ones each time."""
-    label, numbers = f"{plan.database}.{plan.info.name}", count(1)
+    label, numbers = plan.label, count(1)
     held, size = list[bytes](), 0
     for rows, keys in rows_of(plan, begin.types):
         handles = keys.to_pylist() if keys is not None else [None] * rows.num_rows

@@ -85,11 +85,11 @@ def load_base(
         is_loose = plan.carry is not None and plan.carry.is_loose and _has_files(plan.carry)
         if needs_keys and is_loose:
             untold.append(
-                f"{plan.database}.{plan.info.name}: no column tells its rows apart, and the base"
+                f"{plan.label}: no column tells its rows apart, and the base"
                 " does not keep their row ids (a snapshot of `binlogd export` does)"
             )
     losses = {
-        f"{plan.database}.{plan.info.name}": opened.tables[table_id].entry.losses
+        plan.label: opened.tables[table_id].entry.losses
         for table_id, plan in tables.items()
         if table_id in opened.tables
     }

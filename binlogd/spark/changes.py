@@ -291,5 +291,4 @@ def _changes(
                 yield seq + (gone is not None), op, put.key, put.row
             seq += SEQ_STEP
     except CorruptRow as error:
-        label = f"{rows.table.database}.{rows.table.info.name}"
-        raise UnreadableRow(label, rows.commit_ts, str(error)) from error
+        raise UnreadableRow(rows.table.label, rows.commit_ts, str(error)) from error

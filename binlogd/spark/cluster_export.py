@@ -85,11 +85,8 @@ def check_fit(options: ExportOptions) -> None:
 @contextmanager
 def submitted_session() -> Iterator[SparkSession]:
     """The session that spark-submit sets up, which is ended then."""
-    spark = SparkSession.builder.appName("binlogd-export").getOrCreate()
-    try:
+    with SparkSession.builder.appName("binlogd-export").getOrCreate() as spark:
         yield spark
-    finally:
-        spark.stop()
 
 
 def export_in(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -48,7 +48,6 @@ from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.lake.manifest import Claim, PipelineStopped, claim_place, is_new
 from binlogd.spark.lane_task import (
-    TOGETHER,
     InputJobs,
     KnownJobs,
     LaneDone,
@@ -59,6 +58,7 @@ from binlogd.spark.lane_task import (
     applied,
     check_begin,
     drained,
+    pulled,
 )
 from binlogd.spark.request import ReadRequest
 from binlogd.tidb.model import Job
@@ -79,7 +79,6 @@ class Tasks(Protocol):
 
     def run(self, work: Sequence[LaneWork]) -> list[LaneDone]:
         """Each by `apply_lane`; what they did, in the order of the work. Raises what one raises."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +156,7 @@ class DatabaseSink:
 
     async def _begun(self, source: Input, stretch: LogRange, initial: Tso, lanes: int) -> _Begun:
         """Lays out so many lanes, unless those that are there are apart: they go on as they are."""
-        store = make_store(self._setup, source.cluster_id())
-        try:
+        with closing(make_store(self._setup, source.cluster_id())) as store:
             found, restart, _ = await store.open(lanes, newest_ts(self._setup))
             checkpoint = found or Checkpoint(NO_TS)
             if checkpoint.commit_ts == NO_TS:
@@ -168,16 +166,11 @@ class DatabaseSink:
                 checkpoint = replace(checkpoint, consistent=False)
                 await store.save(checkpoint, restart.lanes)
             return _Begun(store.cluster_id, checkpoint, restart)
-        finally:
-            store.close()
 
     async def _level(self, cluster_id: int, left: Sequence[LanePosition], upto: Tso) -> None:
         """Lanes that had nothing to do stand where they stood."""
-        store = make_store(self._setup, cluster_id)
-        try:
+        with closing(make_store(self._setup, cluster_id)) as store:
             await store.lay_out(left, [LanePosition(upto)] * len(left))
-        finally:
-            store.close()
 
     async def _end(self, begun: _Begun, ends_with: Ddl | Checkpoint) -> None:
         """Executes the DDL, or saves the checkpoint, with all lanes there. Raises what a sink
@@ -220,8 +213,7 @@ class DatabaseSink:
         end: Tso,
         initial: Tso,
     ) -> DrainerStatistics:
-        disk = PosixDisk(threads=2)
-        try:
+        with closing(PosixDisk(threads=2)) as disk:
             ended = await drained(
                 self._setup,
                 lambda: make_sink(self._setup, disk, cluster_id),
@@ -230,8 +222,6 @@ class DatabaseSink:
                 end,
                 initial=initial,
             )
-        finally:
-            disk.close()
         if ended.error:
             raise PipelineStopped(ended.error)
         return ended.statistics
@@ -251,18 +241,15 @@ class DatabaseSink:
     async def _claim_database(self, mine: Claim, *, takes_over: bool) -> None:
         to = self._setup.config.syncer.to
         where = f"the database at {to.host}:{to.port}"
-        store = make_store(self._setup, open_input(self._asked).cluster_id())
-        wanted = _noted(mine)
+        cluster_id, wanted = open_input(self._asked).cluster_id(), _noted(mine)
 
         def decide(note: str) -> str | None:
             found = _claim_in(note) if note else None
             needed = is_new(found, _claim_in(wanted), where, takes_over=takes_over)
             return wanted if needed else None
 
-        try:
+        with closing(make_store(self._setup, cluster_id)) as store:
             await store.owner(decide)
-        finally:
-            store.close()
 
     def wants(self, database: str, table: str) -> bool:
         """Whether `[syncer]` lets a table through."""
@@ -342,9 +329,7 @@ class _Retold:
             )
         if after <= TOLD_TS_MAX:
             told = binlogs_of_base(self._base, self._jobs, after)
-            while part := list(islice(told, TOGETHER)):  # ends with the base
-                found = [CommittedBinlog(Tso(start), Tso(end), raw) for start, end, raw in part]
-                yield Pulled(found, found[-1].commit_ts)
-                await asyncio.sleep(0)
-            yield Pulled([], self._base.commit_ts)
+            binlogs = (CommittedBinlog(Tso(start), Tso(end), raw) for start, end, raw in told)
+            async for part in pulled(binlogs, self._base.commit_ts):
+                yield part
         await asyncio.Event().wait()  # until the Drainer is drained

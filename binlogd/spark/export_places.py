@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -163,11 +163,8 @@ class StorePlace:
 
     def _with_store(self, act: Callable[[Store], Awaitable[T]]) -> T:
         async def acting() -> T:
-            threads = Threads(_THREADS, name="snapshot-store")
-            try:
+            with closing(Threads(_THREADS, name="snapshot-store")) as threads:
                 return await act(Store(self._uri, threads))
-            finally:
-                threads.close()
 
         return run(acting())
 

@@ -45,53 +45,41 @@ class Input(Protocol):
 
     def resolved_ts(self) -> Tso:
         """Up to where everything that commits is there."""
-        ...
 
     def gone_ts(self) -> Tso:
         """Behind this nothing was deleted. Raises Refused where nobody knows."""
-        ...
 
     def begin(self, after: Tso, upto: Tso) -> Tso:
         """Where a read of (after, upto] begins that is planned now; NO_TS is the beginning of what
         is there. Raises Behind, here or by `binlogs`, for one before it."""
-        ...
 
     def jobs(self) -> list[Job]:
         """The DDL history as it is known now."""
-        ...
 
     def history(self) -> KnownHistory:
         """The same for walks over the log; it may be kept for the next task of this process."""
-        ...
 
     def cluster_id(self) -> int | None:
         """Which cluster wrote it; None where that is not known."""
-        ...
 
     def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         """Where to cut (after, upto] into parts; ascending, the last is `upto`."""
-        ...
 
     def has_any(self, after: Tso, upto: Tso) -> bool:
         """Whether something may have committed in (after, upto]."""
-        ...
 
     def reach(self, after: Tso, upto: Tso, transactions: int) -> Tso:
         """The commit_ts that so many transactions reach, at most `upto`."""
-        ...
 
     def transactions(self, after: Tso, upto: Tso) -> int | None:
         """About how many committed in (after, upto]; None where only a pull would tell."""
-        ...
 
     def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:
         """The transactions in (after, upto], in commit order."""
-        ...
 
     def pin(self) -> str:
         """Keeps what is there from being deleted, as long as the application runs. Where pinned
         files are, to be told to whoever reads."""
-        ...
 
 
 def open_input(wanted: ReadRequest, pins: str = "") -> Input:

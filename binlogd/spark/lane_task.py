@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from binlogd.binlog import Pulled
+from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import Drainer, DrainerState, DrainerStatistics
@@ -133,11 +133,8 @@ def applied(now: DrainerStatistics) -> int:
 
 async def _has_moved(work: LaneWork, position: LanePosition) -> bool:
     """Whether another attempt at the lane is further. Raises as `MySqlStore.lane`."""
-    store = make_store(work.setup, work.cluster_id)
-    try:
+    with closing(make_store(work.setup, work.cluster_id)) as store:
         return await store.lane(work.lane.number, work.lane.restart.lanes) != position
-    finally:
-        store.close()
 
 
 @contextmanager
@@ -232,12 +229,18 @@ class LogStretch:
         check_begin(after, stretch.start, source.gone_ts())
         if stretch.end > after:
             binlogs = source.binlogs(max(after, stretch.begin), stretch.end)
-            while found := list(islice(binlogs, TOGETHER)):  # ends with the stretch
-                self.bytes_read += sum(len(each.payload) for each in found)
-                yield Pulled(found, found[-1].commit_ts)
-                await asyncio.sleep(0)
-            yield Pulled([], stretch.end)
+            async for part in pulled(binlogs, stretch.end):
+                self.bytes_read += sum(len(each.payload) for each in part.binlogs)
+                yield part
         await asyncio.Event().wait()  # until the Drainer is drained
+
+
+async def pulled(binlogs: Iterator[CommittedBinlog], end: Tso) -> AsyncGenerator[Pulled, None]:
+    """All of them, some at a time, and that this is all up to `end`."""
+    while found := list(islice(binlogs, TOGETHER)):
+        yield Pulled(found, found[-1].commit_ts)
+        await asyncio.sleep(0)
+    yield Pulled([], end)
 
 
 def check_begin(after: Tso, start: Tso, gone_ts: Tso) -> None:

@@ -104,8 +104,7 @@ class Net:
                     self._note(keys.deleted(row), rows, at, kind, row, is_gone=True)
                 at += SEQ_STEP
         except CorruptRow as error:
-            label = f"{rows.table.database}.{rows.table.info.name}"
-            raise UnreadableRow(label, rows.commit_ts, str(error)) from error
+            raise UnreadableRow(rows.table.label, rows.commit_ts, str(error)) from error
 
     def _note(
         self,
@@ -150,8 +149,7 @@ class Net:
             else:
                 row = decoder.delete(last.row)
         except CorruptRow as error:
-            label = f"{last.table.database}.{last.table.info.name}"
-            raise UnreadableRow(label, last.commit_ts, str(error)) from error
+            raise UnreadableRow(last.table.label, last.commit_ts, str(error)) from error
         op = DELETE if last.is_gone else UPSERT
         return Change(last.commit_ts, last.start_ts, last.seq, op, last.schema_version, row, row)
 

@@ -86,12 +86,10 @@ class PipelineTarget(Protocol):
     @property
     def form(self) -> str:
         """What it wants of the data source."""
-        ...
 
     def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
         """One batch, perhaps for the second time; it is all there on return. What was read and
         written, this time; how long its phases took is noted in `figures`."""
-        ...
 
 
 def start(

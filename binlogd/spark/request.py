@@ -41,26 +41,9 @@ Form = Literal["rows", "raw", "binlog", "changes", "changelog", "change-steps", 
 HIDDEN_DATABASES = ("mysql", "information_schema", "performance_schema", "sys", "metrics_schema")
 
 _KNOWN = (
-    "path",
-    "table",
-    "tables",
-    "except",
-    "form",
-    "from",
-    "to",
-    "net",
-    "columns",
-    "schemaHistory",
-    "schemaChange",
-    "renames",
-    "types",
-    "partitions",
-    "partitionTransactions",
-    "maxTransactionsPerTrigger",
-    "sslCa",
-    "sslCert",
-    "sslKey",
-    "adminToken",
+    *("path", "table", "tables", "except", "form", "from", "to", "net", "columns"),
+    *("schemaHistory", "schemaChange", "renames", "types", "partitions", "partitionTransactions"),
+    *("maxTransactionsPerTrigger", "sslCa", "sslCert", "sslKey", "adminToken"),
 )
 _NAMES = {name.lower(): name for name in _KNOWN}
 

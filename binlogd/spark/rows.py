@@ -103,8 +103,7 @@ def wanted_table(schema: SchemaTracker, request: ReadRequest) -> TypedTable:
             f"option table: {name}: the DDL history tells no such table at that moment; with `to`"
             " a moment at which it was there can be chosen"
         )
-    shown = [each for each in info.columns if each.is_public and not each.hidden]
-    columns = [each for each in shown if not each.is_virtual]
+    columns = info.stored_columns()
     if request.columns:
         by_name = {each.name.lower(): each for each in columns}
         unknown = [each for each in request.columns if each.lower() not in by_name]
@@ -182,8 +181,7 @@ class TableDecoders:
                 yield Change(*moment, seq, _OPS[kind], rows.schema_version, old, new)
                 seq += 1
         except CorruptRow as error:
-            label = f"{rows.table.database}.{rows.table.info.name}"
-            raise UnreadableRow(label, rows.commit_ts, str(error)) from error
+            raise UnreadableRow(rows.table.label, rows.commit_ts, str(error)) from error
 
 
 class Typed:
@@ -293,21 +291,20 @@ class Typed:
         target: pa.DataType,
         commit_ts: int,
     ) -> pa.Array:
-        label = f"{table.database}.{table.info.name}"
         if source.column is None:
             return pa.array([source.default] * len(rows), target)
         values = [row.get(source.column_id) for row in rows]
         try:
             array = source.column.build(values, self._losses)
         except CorruptRow as error:
-            raise UnreadableRow(label, commit_ts, str(error)) from error
+            raise UnreadableRow(table.label, commit_ts, str(error)) from error
         if array.type == target:
             return array
         try:
             return array.cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SchemaChanged(
-                label,
+                table.label,
                 commit_ts,
                 f"column {source.column.column.name} was {array.type} then, and the read has it as"
                 f" {target}: {error}",
@@ -349,13 +346,12 @@ class Typed:
         names = {each.name.lower() for each in wanted.info.columns}
         new = [
             each.name
-            for each in table.info.columns
-            if each.is_public and not each.hidden and not each.is_virtual
+            for each in table.info.stored_columns()
             if each.id not in ids and each.name.lower() not in names
         ]
         if new:
             raise SchemaChanged(
-                f"{table.database}.{table.info.name}",
+                table.label,
                 first.commit_ts,
                 f"column {', '.join(new)} was added after the columns of this read were chosen",
                 "start the stream again: it takes the column along, and its checkpoint stays; or"
@@ -446,19 +442,14 @@ class JsonRows:
                     for each in columns
                 ]
             except CorruptRow as error:
-                label = f"{table.database}.{table.info.name}"
-                raise UnreadableRow(label, 0, str(error)) from error
+                raise UnreadableRow(table.label, 0, str(error)) from error
             names = [each.column.name for each in columns]
             for (at, _), values in zip(rows, zip(*built, strict=True), strict=True):
                 found[at] = msgspec.json.encode(dict(zip(names, values, strict=True))).decode()
         return found
 
     def _columns_of(self, table: TableAt) -> list[ArrowColumn]:
-        return [
-            arrow_column(each, self._request.types)
-            for each in table.info.columns
-            if each.is_public and not each.hidden and not each.is_virtual
-        ]
+        return [arrow_column(each, self._request.types) for each in table.info.stored_columns()]
 
 
 def _ddl_of(change: SchemaChange) -> tuple[Any, ...]:

@@ -80,7 +80,7 @@ class Arguments:
     batch: int = 100_000
     tables: str = ""
     excluded: str = ""
-    options: tuple[str, ...] = ()
+    options: Sequence[str] = ()
     config: str = ""
     takes_over: bool = False
     base: str = ""
@@ -88,8 +88,8 @@ class Arguments:
     mode: str = "upsert"
     metrics_addr: str = ""
     catalog: str = ""
-    partition_by: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = ()
+    partition_by: Sequence[str] = ()
+    cluster_by: Sequence[str] = ()
 
     @property
     def is_lake(self) -> bool:
@@ -149,10 +149,8 @@ def _spark(spec: SessionSpec, *, is_heard: bool) -> Iterator[SparkSession]:
     try:
         with nullcontext() if is_heard else kept_aside(said):
             spark = session(spec, PIPELINE_SETTINGS)
-        try:
+        with spark:
             yield spark
-        finally:
-            spark.stop()
     except (PySparkException, Py4JError, ConnectionError) as error:
         first = str(error).partition("\n")[0]
         told = " | ".join(said) or "nothing"
@@ -204,12 +202,9 @@ def main(words: Sequence[str]) -> int:
 
         from binlogd.snapshot.process.session import settle
 
-        spark = SparkSession.builder.appName("binlogd-pipeline").getOrCreate()
-        settle(spark)
-        try:
+        with SparkSession.builder.appName("binlogd-pipeline").getOrCreate() as spark:
+            settle(spark)
             run(spark, arguments, claimed(arguments, setup))
-        finally:
-            spark.stop()
     except BinlogdError as error:
         sys.stderr.write(f"binlogd pipeline: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
@@ -407,34 +402,19 @@ def parsed(words: Sequence[str]) -> Arguments:
     parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
     for name in ("source", "into", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    single = "from", "base", "base-time-zone", "tables", "except", "config", "metrics-addr"
-    for name in (*single, "catalog"):
+    for name in ("base", "base-time-zone", "tables", "config", "metrics-addr", "catalog"):
         parser.add_argument(f"--{name}", default="")
+    parser.add_argument("--from", dest="begin", default="")
+    parser.add_argument("--except", dest="excluded", default="")
     parser.add_argument("--mode", default="upsert")
     parser.add_argument("--follow", action="store_true")
-    parser.add_argument("--take-over", action="store_true")
-    parser.add_argument("--interval", type=float, default=10.0)
+    parser.add_argument("--take-over", dest="takes_over", action="store_true")
+    parser.add_argument("--interval", dest="interval_s", type=float, default=10.0)
     parser.add_argument("--batch", type=int, default=100_000)
-    for name in ("option", "partition-by", "cluster-by"):
+    parser.add_argument("--option", dest="options", action="append", default=[])
+    for name in ("partition-by", "cluster-by"):
         parser.add_argument(f"--{name}", action="append", default=[])
     found = vars(parser.parse_args(list(words)))
-    return Arguments(
-        source=found["source"],
-        into=found["into"],
-        checkpoint=found["checkpoint"],
-        begin=found["from"],
-        interval_s=found["interval"] if found["follow"] else None,
-        batch=found["batch"],
-        tables=found["tables"],
-        excluded=found["except"],
-        options=tuple(found["option"]),
-        config=found["config"],
-        takes_over=found["take_over"],
-        base=found["base"],
-        base_time_zone=found["base_time_zone"],
-        mode=found["mode"],
-        metrics_addr=found["metrics_addr"],
-        catalog=found["catalog"],
-        partition_by=tuple(found["partition_by"]),
-        cluster_by=tuple(found["cluster_by"]),
-    )
+    if not found.pop("follow"):
+        found["interval_s"] = None
+    return Arguments(**found)

@@ -156,6 +156,14 @@ class Table:
             return None
         return next((column for column in self.columns if column.is_primary_key), None)
 
+    def shown_columns(self) -> list[Column]:
+        """Those that users see."""
+        return [each for each in self.columns if each.is_public and not each.hidden]
+
+    def stored_columns(self) -> list[Column]:
+        """Those of them that rows hold: of virtual ones only a delete's binlog has values."""
+        return [each for each in self.shown_columns() if not each.is_virtual]
+
     def primary_key(self) -> tuple[Column, ...]:
         """The columns of the primary key in its order, be it the handle or an index; () for none.
         An index may have beginnings of values only."""

@@ -108,3 +108,8 @@ def duration_ns(text: str) -> int:
     seconds = (int(hour or 0) * 60 + int(minute or 0)) * 60 + int(second)
     nanoseconds = seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
     return -nanoseconds if sign else nanoseconds
+
+
+def duration_us(text: str) -> int:
+    """The same in microseconds, which is all that a TIME has."""
+    return duration_ns(text) // 1000

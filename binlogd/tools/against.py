@@ -20,7 +20,7 @@ from typing import Any
 from binlogd.drainer import sql
 from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
-from binlogd.snapshot.bases.read_back import micros_of
+from binlogd.snapshot.bases.read_back import micros_of, moment_text
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
 from binlogd.tidb.schema import Named
@@ -279,26 +279,19 @@ def _mask(found: str | list[str], numbers: dict[str, int]) -> int:
 def _text_renderer(kind: str, mysql_type: str) -> Callable[[Any], bytes]:
     digits = re.search(r"\((\d)\)", mysql_type)
     fraction = int(digits[1]) if digits else 0
-    cut = 19 + (fraction + 1 if fraction else 0)
     texts: dict[str, Callable[[Any], str]] = {
         **dict.fromkeys(INTEGERS, lambda value: str(int(value))),
         "year": lambda value: f"{value:04d}",
         "decimal": lambda value: value if isinstance(value, str) else f"{value:f}",
         "date": str,
-        "datetime": lambda value: _moment(value)[:cut],
-        "timestamp": lambda value: _moment(value)[:cut],
+        "datetime": lambda value: moment_text(value, fraction),
+        "timestamp": lambda value: moment_text(value, fraction),
         "time": lambda value: _span(value, fraction),
     }
     if kind in texts:
         text = texts[kind]
         return lambda value: text(value).encode()
     return lambda value: value if isinstance(value, bytes) else value.encode()
-
-
-def _moment(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0")
 
 
 def _span(value: Any, fraction: int) -> str:

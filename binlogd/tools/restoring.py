@@ -45,11 +45,8 @@ async def decided_skips(setup: Setup) -> Set[Tso]:
     """Those of the data directory; none where no binlogd has run."""
     if not (setup.data_dir / STORE_FILE).exists():
         return frozenset()
-    store = await UpstreamStore.open(setup.data_dir / STORE_FILE)
-    try:
+    async with await UpstreamStore.open(setup.data_dir / STORE_FILE) as store:
         return (await SkipList.open(store, WallClock())).commit_tss
-    finally:
-        await store.close()
 
 
 class LastResort:

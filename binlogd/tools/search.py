@@ -37,7 +37,7 @@ from binlogd.tools.reading import Source, find_sources, known_jobs, transactions
 from binlogd.tools.records import records_of_transaction
 from binlogd.tools.row_index import ANY, RowFrame, picked
 from binlogd.tools.row_indexing import indexed
-from binlogd.tools.shown import KINDS, json_value, printable, value_text
+from binlogd.tools.shown import KINDS, cut, json_value, printable, readable, value_text
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import MAX_TS, NO_TS, Tso, compose, physical_ms
 
@@ -331,7 +331,9 @@ def _shown(transaction: Transaction, rows: Iterator[NamedRow]) -> FoundTransacti
         size_bytes=transaction.size_bytes,
         place=f"{transaction.place.path}:{transaction.place.offset}",
         note=note,
-        ddl=FoundDdl(printable(ddl.database), _text(ddl.text, SQL_CHARS_MAX)) if ddl else None,
+        ddl=FoundDdl(printable(ddl.database), cut(readable(ddl.text), SQL_CHARS_MAX))
+        if ddl
+        else None,
         rows=shown,
         has_more_rows=has_more,
     )
@@ -351,15 +353,7 @@ def _column(row: NamedRow, column: NamedColumn) -> FoundColumn:
 
 
 def _value(value: Value, mysql_type: str) -> str:
-    text = value_text(value, mysql_type)
-    if len(text) <= VALUE_CHARS_MAX:
-        return text
-    return f"{text[:VALUE_CHARS_MAX]}… ({len(text)} characters)"
-
-
-def _text(text: str, chars_max: int) -> str:
-    whole = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return whole if len(whole) <= chars_max else f"{whole[:chars_max]}… ({len(whole)} characters)"
+    return cut(value_text(value, mysql_type), VALUE_CHARS_MAX)
 
 
 def _moment(ts: Tso) -> FoundMoment | None:

@@ -95,11 +95,8 @@ class TextWriter:
         return f"{column.name}={self._value(value, column.mysql_type)}"
 
     def _value(self, value: Value, mysql_type: str) -> str:
-        text = value_text(value, mysql_type)
-        limit = self._value_chars_max
-        if limit is None or len(text) <= limit:
-            return text
-        return f"{text[:limit]}… ({len(text)} characters)"
+        text, limit = value_text(value, mysql_type), self._value_chars_max
+        return text if limit is None else cut(text, limit)
 
 
 def value_text(value: Value, mysql_type: str) -> str:
@@ -128,6 +125,16 @@ def printable(text: str) -> str:
     )
 
 
+def readable(text: str) -> str:
+    """In UTF-8; what came as other bytes is U+FFFD."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def cut(text: str, chars_max: int) -> str:
+    """Its beginning, where it is longer, and how long it is."""
+    return text if len(text) <= chars_max else f"{text[:chars_max]}… ({len(text)} characters)"
+
+
 # --- for programs --------------------------------------------------------------------------
 
 
@@ -150,7 +157,7 @@ class JsonWriter:
         if found.note:
             head["note"] = found.note
         if found.ddl is not None:
-            sql = found.ddl.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            sql = readable(found.ddl.text)
             self._line(head | {"kind": "ddl", "database": found.ddl.database, "sql": sql})
             return
         is_empty = True

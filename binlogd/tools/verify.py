@@ -23,6 +23,7 @@ from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import MARK_DATABASE, MARK_TABLE
+from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.tidb.schema import Named
@@ -237,7 +238,7 @@ class _Pair:
         return count, [bucket + b" %% %d = %d" % (buckets, each) for each in range(buckets)]
 
     async def _rows_of_a_part(self) -> int:
-        where = _where(self._name)
+        where = catalog.where(self._name.database, self._name.table)
         sizes = await self._both.upstream.rows(
             b"SELECT avg_row_length FROM information_schema.tables" + where
         )
@@ -319,15 +320,9 @@ def _qualified(name: Named) -> bytes:
     return sql.qualified(name.database, name.table)
 
 
-def _where(name: Named) -> bytes:
-    """Finds a table in the information schema."""
-    database, table = sql.text(name.database), sql.text(name.table)
-    return b" WHERE table_schema = %b AND table_name = %b" % (database, table)
-
-
 async def shape_of(session: SqlSession, name: Named) -> _Shape:
     """How a server has a table; without columns where it has none."""
-    where = _where(name)
+    where = catalog.where(name.database, name.table)
     columns = await session.rows(
         b"SELECT column_name, data_type FROM information_schema.columns"
         + where

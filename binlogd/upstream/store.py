@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import google_crc32c
 
@@ -128,6 +128,12 @@ class UpstreamStore:
     async def close(self) -> None:
         """Closes the file."""
         await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     # --- facts -----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from binlogd.ports import Registry, TsoSource, TxnStatusSource
 from binlogd.status import TsoStatus, UpstreamPart
@@ -107,3 +107,9 @@ class Upstream:
     async def close(self) -> None:
         """See `ends`."""
         await self.ends.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -23,7 +23,7 @@ from binlogd.drainer.kafka.debezium import Document
 from binlogd.drainer.kafka.debezium_columns import DECIMAL, Schema, Writer
 from binlogd.drainer.kafka.debezium_json import plain_columns
 from binlogd.drainer.kafka.debezium_schema import TRANSACTION, MessageTypes
-from binlogd.drainer.kafka.row_events import ColumnWriters, key_columns, visible_columns
+from binlogd.drainer.kafka.row_events import ColumnWriters, key_columns
 from binlogd.errors import CorruptRow
 from binlogd.extras import require
 from binlogd.tidb.model import TableAt
@@ -48,7 +48,7 @@ def avro_name(name: str) -> str:
 def twins(table: TableAt) -> list[str]:
     """Columns that have one name in Avro."""
     found = defaultdict[str, list[str]](list)
-    for column in visible_columns(table.info):
+    for column in table.info.stored_columns():
         found[avro_name(column.name)].append(column.name)
     return next((each for each in found.values() if len(each) > 1), [])
 

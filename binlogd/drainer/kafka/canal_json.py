@@ -25,7 +25,6 @@ from binlogd.drainer.kafka.row_events import (
     RowReader,
     key_columns,
     text_of,
-    visible_columns,
 )
 from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.messages.pb_write import mysql_type
@@ -140,7 +139,7 @@ class _Shape:
     """What all messages of a table have in common."""
 
     def __init__(self, table: TableAt) -> None:
-        columns = visible_columns(table.info)
+        columns = table.info.stored_columns()
         keys = key_columns(table.info)
         self.key_names = [each.name for each in keys] or None
         self.sql_types = {each.name: _jdbc(each) for each in columns}

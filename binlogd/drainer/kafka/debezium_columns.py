@@ -33,7 +33,7 @@ from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
-from binlogd.tidb.times import duration_ns
+from binlogd.tidb.times import duration_us
 
 Schema = dict[str, Any]
 """As Kafka Connect's JsonConverter reads it; other forms are made of it."""
@@ -156,7 +156,7 @@ def _datetime(column: Column) -> ColumnType:
     def write(value: Value) -> int | None:
         date, _, clock = str(value).partition(" ")
         day = _day(date)
-        return none if day is None else (day * _DAY_US + duration_ns(clock) // 1000) // unit_us
+        return none if day is None else (day * _DAY_US + duration_us(clock)) // unit_us
 
     return ColumnType(_named("int64", "time.Timestamp" if is_ms else "time.MicroTimestamp"), write)
 
@@ -172,9 +172,7 @@ def _timestamp(column: Column) -> ColumnType:
 
 
 def _time(_column: Column) -> ColumnType:
-    return ColumnType(
-        _named("int64", "time.MicroTime"), lambda value: duration_ns(str(value)) // 1000
-    )
+    return ColumnType(_named("int64", "time.MicroTime"), lambda value: duration_us(str(value)))
 
 
 def _day(text: str) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from binlogd.drainer.kafka.debezium_columns import Exact, Schema, Writer, column_type, default_of
-from binlogd.drainer.kafka.row_events import key_columns, visible_columns
+from binlogd.drainer.kafka.row_events import key_columns
 from binlogd.tidb.model import Column, TableAt
 
 TRANSACTION = "event.block"
@@ -32,7 +32,7 @@ class MessageTypes:
 
     def value_schema(self) -> Schema:
         """Of what is sent for each row. Raises CorruptRow for a default that is none."""
-        row = self._row("Value", visible_columns(self._table.info), optional=True)
+        row = self._row("Value", self._table.info.stored_columns(), optional=True)
         envelope = [
             row | {"field": "before"},
             row | {"field": "after"},

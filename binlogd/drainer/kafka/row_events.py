@@ -40,11 +40,6 @@ class RowEvent:
         return values
 
 
-def visible_columns(info: Table) -> tuple[Column, ...]:
-    """The columns that a message shows. Of virtual ones only the binlog of a delete has values."""
-    return tuple(c for c in info.columns if c.is_public and not c.hidden and not c.is_virtual)
-
-
 def key_columns(info: Table) -> tuple[Column, ...]:
     """What a message is keyed by: the primary key, else a unique key without NULLs, else ()."""
     handle = info.handle_column()
@@ -71,7 +66,7 @@ class ColumnWriters(Generic[W]):
         name_of: Callable[[str], str] = str,
     ) -> None:
         self._writers = [
-            (each.id, name_of(each.name), writer_of(each)) for each in visible_columns(info)
+            (each.id, name_of(each.name), writer_of(each)) for each in info.stored_columns()
         ]
         self._key_ids = {each.id for each in key_columns(info)}
 

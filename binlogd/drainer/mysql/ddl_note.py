@@ -152,7 +152,7 @@ def went_round(turn: Round, before: Sequence[str], now: Sequence[str]) -> Outcom
 
 async def _is_as_the_job_says(session: SqlSession, place: TableOrPartition, info: Table) -> bool:
     columns, indexes = await catalog.names(session, place.database, place.table)
-    shown = [each for each in info.columns if each.is_public and not each.hidden]
+    shown = info.shown_columns()
     hidden = {each.name for each in info.columns if each.hidden}
     wanted = {
         each.name.lower()

@@ -41,8 +41,8 @@ def _reader(column: Column, type_: pa.DataType) -> _Read:
         Tp.NEW_DECIMAL: lambda value: value if isinstance(value, str) else f"{value:f}",
         Tp.JSON: str,
         Tp.DATE: date.isoformat,
-        Tp.DATETIME: lambda value: _moment(value, fraction),
-        Tp.TIMESTAMP: lambda value: _moment(value, fraction),
+        Tp.DATETIME: lambda value: moment_text(value, fraction),
+        Tp.TIMESTAMP: lambda value: moment_text(value, fraction),
         Tp.ENUM: lambda label: _numbers(column).get(label, 0),
         Tp.SET: lambda found: _mask(column, found),
     }
@@ -61,8 +61,9 @@ def micros_of(value: int | timedelta | time) -> int:
 _DAY = date(1, 1, 1)
 
 
-def _moment(value: datetime, fraction: int) -> str:
-    text = f"{value:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0")
+def moment_text(value: datetime | str, fraction: int) -> str:
+    """A DATETIME or TIMESTAMP of so many digits behind the point, however it was exported."""
+    text = value if isinstance(value, str) else f"{value:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0")
     return text[: 19 + (fraction + 1 if fraction else 0)]
 
 

@@ -55,6 +55,7 @@ from binlogd.snapshot.spec import ColumnEntry, TypeOptions
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
+from binlogd.tidb.times import duration_us
 
 DECIMAL_DIGITS_MAX = 38
 """Of Arrow's decimal128 and of Spark."""
@@ -350,17 +351,8 @@ def _is_of_the_calendar(value: Value) -> bool:
     return year > 0 and month > 0 and 0 < day <= calendar.monthrange(year, month)[1]
 
 
-def micros_of_time(text: str) -> int:
-    """A TIME as signed microseconds."""
-    hours, minutes, seconds = text.lstrip("-").split(":")
-    whole, _, fraction = seconds.partition(".")
-    micros = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
-    micros = micros * 1_000_000 + int(fraction.ljust(6, "0") or 0)
-    return -micros if text.startswith("-") else micros
-
-
 def _times(values: Sequence[Value], _: Losses) -> pa.Array:
-    micros = [micros_of_time(value) if isinstance(value, str) else None for value in values]
+    micros = [duration_us(value) if isinstance(value, str) else None for value in values]
     return pa.array(micros, _INT64)
 
 

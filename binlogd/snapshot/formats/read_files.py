@@ -19,10 +19,11 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from binlogd.errors import Corrupt
-from binlogd.snapshot.formats.columns import VARIANT, micros_of_time
+from binlogd.snapshot.formats.columns import VARIANT
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import NULL, checksum
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
+from binlogd.tidb.times import duration_us
 
 BLOCK_BYTES = 64 << 20
 """A row of CSV or JSON must fit into one."""
@@ -93,7 +94,7 @@ def decoded(column: pa.Array, entry: ColumnEntry) -> pa.Array:
     if entry.encoding == "base64":
         return _each(column, base64.b64decode, pa.binary())
     if entry.encoding == "time":
-        return _each(column, micros_of_time, pa.int64())
+        return _each(column, duration_us, pa.int64())
     return column
 
 

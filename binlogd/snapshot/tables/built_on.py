@@ -86,7 +86,7 @@ class Base:
 
 
 def _dumped(dump: Dump, named: Named, info: Table, types: TypeOptions, zone: str) -> BaseTable:
-    shown = [column for column in info.columns if column.is_public and not column.hidden]
+    shown = info.shown_columns()
     columns = tuple(column for column in shown if not column.is_generated)
     handle = handle_of(info)
     entry = TableEntry(

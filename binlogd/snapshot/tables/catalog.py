@@ -374,11 +374,7 @@ class _Walk:
         """The columns that users see. One that is announced to go is hidden from them already."""
         left = self._leaving.get(info.id, info)
         ids = {column.id for column in left.columns}
-        return [
-            column
-            for column in info.columns
-            if column.is_public and not column.hidden and column.id in ids
-        ]
+        return [column for column in info.shown_columns() if column.id in ids]
 
     def _move(self, job: Job, info: Table, commit_ts: Tso) -> None:
         touched = self.moving.take(job, info, self.rewritten, commit_ts)

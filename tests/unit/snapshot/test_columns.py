@@ -14,7 +14,6 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.formats.columns import (
     Losses,
     arrow_column,
-    micros_of_time,
     mysql_type,
     spark_type,
 )
@@ -22,6 +21,7 @@ from binlogd.snapshot.spec import TypeOptions
 from binlogd.tidb.kinds import FLAG_UNSIGNED, Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tidb.row import Value
+from binlogd.tidb.times import duration_us
 
 TEXT = {"charset": "utf8mb4"}
 BYTES = {"charset": "binary"}
@@ -139,4 +139,4 @@ def test_numbers_without_a_label_are_counted() -> None:
     [("00:00:00", 0), ("-00:00:00.5", -500_000), ("01:01:01.000001", 3661000001)],
 )
 def test_a_time_is_a_number_of_microseconds(text: str, micros: int) -> None:
-    assert micros_of_time(text) == micros
+    assert duration_us(text) == micros
