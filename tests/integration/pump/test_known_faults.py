@@ -226,7 +226,7 @@ async def test_a_type_that_nobody_knows_is_refused_at_the_door_and_in_a_log(
         assert f"type {tp}" in str(refused)
         assert pump.statistics().shards[0].open_prewrites == 1
     with pytest.raises(CorruptRecord, match=f"a binlog of type {tp}, start_ts {at(1)}"):
-        entry_of(FIRST, payload, lambda _: Path("a segment"))
+        entry_of(FIRST.fid, FIRST.offset, payload, lambda _: Path("a segment"))
 
 
 # --- what is shown ---------------------------------------------------------------------------
