@@ -21,6 +21,7 @@ from typing import Final
 import google_crc32c
 
 from binlogd.log.scan import Framing, mismatch
+from binlogd.log.stretch import u32
 from binlogd.tso import Tso
 
 RECORD_MAGIC: Final = 0x823A56E8
@@ -30,6 +31,7 @@ FOOTER_BYTES = 12
 PAYLOAD_BYTES_MAX = (1 << 32) - 1
 """A gRPC message counts its bytes in 32 bits, so no writer ever had a longer payload."""
 
+_checksum_of: Final = google_crc32c.value
 _HEADER: Final = struct.Struct("<IQI")
 _HEADER_START: Final = struct.Struct("<IQ")
 _FOOTER: Final = struct.Struct("<qI")
@@ -87,7 +89,12 @@ def decode(data: bytes, at: int = 0, *, length: int) -> bytes | str:
     it."""
     end = at + HEADER_BYTES + length
     payload = data[at + HEADER_BYTES : end]
-    if len(payload) == length and data[at : at + HEADER_BYTES] == header(payload):
+    if (
+        end <= len(data)
+        and u32(data, at) == RECORD_MAGIC
+        and u32(data, at + 4) | u32(data, at + 8) << 32 == length
+        and int(_checksum_of(payload)) == u32(data, at + 12)
+    ):
         return payload
     if len(data) < end:
         return f"the file ends after {max(0, len(data) - at)} of {HEADER_BYTES + length} bytes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from binlogd.log.pointer import FileId, Place
+from binlogd.log.pointer import FileId, Spot
 from binlogd.log.record import decode, size_of
 
 _GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
@@ -22,8 +22,11 @@ class RecordRun:
         self.indexes: list[int] = []
 
 
-def runs(places: Sequence[Place]) -> Iterator[tuple[FileId, list[RecordRun]]]:
+def runs(places: Sequence[Spot]) -> Iterator[tuple[FileId, list[RecordRun]]]:
     """What to read of which segment, some megabytes at a time or a single record, in order."""
+    if (dense := _dense(places)) is not None:
+        yield places[0][0], [dense]
+        return
     some: list[RecordRun] = []
     last, size, reached = FileId(-1), 0, 0
     for index in sorted(range(len(places)), key=places.__getitem__):
@@ -44,15 +47,39 @@ def runs(places: Sequence[Place]) -> Iterator[tuple[FileId, list[RecordRun]]]:
         yield last, some
 
 
+def _dense(places: Sequence[Spot]) -> RecordRun | None:
+    """All of them, where they lie so close together that in any order they are one run."""
+    if not places:
+        return None
+    fid, begin, end = places[0][0], places[0][1], 0
+    size = 0
+    for each_fid, offset, length in places:
+        if each_fid != fid:
+            return None
+        after = offset + size_of(length)
+        begin = min(begin, offset)
+        end = max(end, after)
+        size += after - offset
+    if end - begin > min(size + _GAP_BYTES, _RUN_BYTES):
+        return None
+    run = RecordRun(begin)
+    run.length = end - begin
+    run.indexes = list(range(len(places)))
+    return run
+
+
 def cut(
-    block: bytes, run: RecordRun, places: Sequence[Place], payloads: list[bytes]
+    block: bytes, run: RecordRun, places: Sequence[Spot], payloads: list[bytes]
 ) -> tuple[int, str] | None:
-    """Puts the payloads of a run where its places stand in the list; the offset of the first that
-    does not read, and why."""
+    """Puts the payloads of a run where its places stand in the list; the offset of the first in the
+    log that does not read, and why."""
+    wrong: tuple[int, str] | None = None
+    begin = run.begin
     for index in run.indexes:
         _, offset, length = places[index]
-        payload = decode(block, offset - run.begin, length=length)
-        if isinstance(payload, str):
-            return offset, payload
-        payloads[index] = payload
-    return None
+        payload = decode(block, offset - begin, length=length)
+        if isinstance(payload, bytes):
+            payloads[index] = payload
+        elif wrong is None or offset < wrong[0]:
+            wrong = offset, payload
+    return wrong

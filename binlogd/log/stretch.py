@@ -29,25 +29,25 @@ def whole_records(
     end: i64 = len(stretch)
     while position + RECORD_BYTES_MIN <= end:
         begin = position + head_bytes
-        length = _u32(stretch, position + 4)
+        length = u32(stretch, position + 4)
         stop = begin + length
         after = stop + trailer_bytes
         if (
             after > end
             or length > payload_bytes_max
-            or _u32(stretch, position) != magic
-            or _u32(stretch, position + 8)
+            or u32(stretch, position) != magic
+            or u32(stretch, position + 8)
         ):
             break
         payload = stretch[begin:stop]
-        if checksum_of(payload) != _u32(stretch, after - 4 if trailer_bytes else begin - 4):
+        if checksum_of(payload) != u32(stretch, after - 4 if trailer_bytes else begin - 4):
             break
         records.append((at + position, payload))
         position = after
     return records, position
 
 
-def _u32(data: bytes, at: i64) -> i64:
+def u32(data: bytes, at: i64) -> i64:
     """Little-endian."""
     low: i64 = data[at]
     second: i64 = data[at + 1]

@@ -21,7 +21,7 @@ what comes too late.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -30,7 +30,7 @@ from binlogd.errors import PromiseBroken
 from binlogd.ports import SourceState
 from binlogd.tso import NO_TS, Tso
 
-_BY_TIME = attrgetter("commit_ts", "start_ts")
+_COMMIT_TS, _BY_TIME = attrgetter("commit_ts"), attrgetter("commit_ts", "start_ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,17 @@ class Merge:
         source = self._sources[name]
         last = source.resolved_ts
         for binlog in pulled.binlogs:
-            if binlog.commit_ts < last or binlog.commit_ts <= source.resolved_ts:
-                raise PromiseBroken(name, binlog.start_ts, binlog.commit_ts, last)
-            last = binlog.commit_ts
+            commit_ts = binlog.commit_ts
+            if commit_ts < last or commit_ts <= source.resolved_ts:
+                raise PromiseBroken(name, binlog.start_ts, commit_ts, last)
+            last = commit_ts
             source.waiting.append(binlog)
             source.bytes_waiting += len(binlog.payload)
         source.resolved_ts = max(pulled.resolved_ts, last)
-        if last > self._newest_ts and (found := pulled.transactions):
-            self._newest_ts = max(self._newest_ts, found[-1].commit_ts)
+        if last > self._newest_ts:
+            newest = next((each for each in reversed(pulled.binlogs) if not each.is_fake), None)
+            if newest is not None:
+                self._newest_ts = max(self._newest_ts, newest.commit_ts)
 
     def pop(self) -> Pulled | None:
         """Everything up to the smallest promise of all sources; None when that has not moved."""
@@ -133,7 +136,7 @@ class Merge:
             holders += bool(taken)
             gathered += taken
         if holders > 1:
-            gathered.sort(key=_BY_TIME)  # k sorted runs: the sort merges them
+            gathered.sort(key=_COMMIT_TS)  # k sorted runs: the sort merges them
         self._forget_the_gone()
         binlogs = self._without_repeats(gathered)
         self.popped_ts = up_to
@@ -178,9 +181,16 @@ class Merge:
             if not self._sources[name].waiting:
                 del self._sources[name]
 
-    def _without_repeats(self, ordered: Sequence[CommittedBinlog]) -> Sequence[CommittedBinlog]:
-        kept: list[CommittedBinlog] = []
+    def _without_repeats(self, ordered: list[CommittedBinlog]) -> list[CommittedBinlog]:
+        last = NO_TS
         for binlog in ordered:
+            if binlog.commit_ts == last:  # as hardly ever
+                break
+            last = binlog.commit_ts
+        else:
+            return ordered
+        kept: list[CommittedBinlog] = []
+        for binlog in sorted(ordered, key=_BY_TIME):
             # Within a commit_ts start_ts rises, so a fake (start_ts == commit_ts) comes last.
             if kept and kept[-1].commit_ts == binlog.commit_ts:
                 if kept[-1].start_ts == binlog.start_ts:

@@ -24,7 +24,7 @@ from binlogd.host.clock import is_set_within
 from binlogd.host.disk import disk_errors
 from binlogd.log.directory import LOCK_FILE, pump_directory, shard_name
 from binlogd.log.index_file import Segment
-from binlogd.log.pointer import Place, ValuePointer
+from binlogd.log.pointer import Spot, ValuePointer
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
 from binlogd.pump.admission import END_OF_TIME, Admission, Admitted
 from binlogd.pump.bases import Bases
@@ -524,9 +524,9 @@ class Pump:
             before = self._router.high
 
 
-async def _read_one(shard: Shard, place: Place, bytes_max: int | None) -> bytes:
-    if bytes_max is not None and place.length > bytes_max:
-        raise RecordTooLarge(place.length, bytes_max)
+async def _read_one(shard: Shard, place: Spot, bytes_max: int | None) -> bytes:
+    if bytes_max is not None and place[2] > bytes_max:
+        raise RecordTooLarge(place[2], bytes_max)
     return (await shard.log.read([place]))[0]
 
 

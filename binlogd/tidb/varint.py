@@ -8,7 +8,6 @@ all of them to the same numbers. Source: encoding/binary of Go, varint.go.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from binlogd.errors import CorruptRow
@@ -90,8 +89,8 @@ def _nine_bytes(value: i64) -> bytes:
         | (value & 0x7F << 35) << 5
         | (value & 0x7F << 42) << 6
     )
-    eighth = (value >> 49 & 0x7F) - 0x80  # with its bit of continuation, as a signed byte
-    return _NINE.pack(first_seven | 0x80808080808080 | eighth << 56, value >> 56)
+    number: int = first_seven | 0x80808080808080
+    return number.to_bytes(7, "little") + _SHORT[value >> 49]
 
 
 def varint(value: int) -> bytes:
@@ -99,8 +98,7 @@ def varint(value: int) -> bytes:
     return uvarint((value << 1) ^ (value >> 63))
 
 
-_NINE: Final = Struct("<qB")
-_SHORT_MAX: Final = 1 << 12
+_SHORT_MAX: Final = 1 << 13
 _SHORT: Final = [
     bytes((each,)) if each < 0x80 else bytes((each & 0x7F | 0x80, each >> 7))
     for each in range(_SHORT_MAX)

@@ -21,6 +21,7 @@ from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.tidb.varint import bytes_field
 from binlogd.tso import Tso
 from binlogd.wire.fields import BYTES, VARINT, each_field, int64, read_uvarint, signed, uvarint
+from binlogd.wire.stamps import COMMIT_AT, START_AT, TIMESTAMP_BYTES, is_stamped
 
 
 class WriteRequest(NamedTuple):
@@ -142,15 +143,22 @@ def pull_answer_parts(binlog: CommittedBinlog) -> Iterator[bytes]:
 
 
 def _around_payload(binlog: CommittedBinlog) -> tuple[bytes, bytes]:
-    """What stands before and behind the payload in a PullBinlogResp."""
-    meta = b""
-    if binlog.start_ts:
-        meta = b"\x08" + uvarint(binlog.start_ts)
-    if binlog.commit_ts:
-        meta += b"\x10" + uvarint(binlog.commit_ts)
-    size = len(binlog.payload)
+    """What stands before and behind the payload in a PullBinlogResp. Hot."""
+    start_ts, commit_ts, payload = binlog.start_ts, binlog.commit_ts, binlog.payload
+    size = len(payload)
+    if isinstance(payload, bytes) and is_stamped(payload, start_ts, commit_ts):
+        tail = (
+            b"\x22\x14\x08"
+            + payload[START_AT : START_AT + TIMESTAMP_BYTES]
+            + b"\x10"
+            + payload[COMMIT_AT : COMMIT_AT + TIMESTAMP_BYTES]
+        )
+    else:
+        meta = b"\x08" + uvarint(start_ts) if start_ts else b""
+        if commit_ts:
+            meta += b"\x10" + uvarint(commit_ts)
+        tail = bytes_field(b"\x22", meta)
     head = b"\x0a\x00\x12" + uvarint(size) if size else b"\x0a\x00"
-    tail = bytes_field(b"\x22", meta)
     return b"\x0a" + uvarint(len(head) + size + len(tail)) + head, tail
 
 
@@ -187,13 +195,15 @@ def pull_chunks(binlogs: Iterable[CommittedBinlog], *, chunk_bytes: int) -> Iter
         payload = binlog.payload
         begin, end = _around_payload(binlog)
         length = len(begin) + len(payload) + len(end)
-        parts += (b"\x00" + length.to_bytes(4, "big"), begin)
+        parts.append(b"\x00" + length.to_bytes(4, "big"))
+        parts.append(begin)
         if length >= chunk_bytes or not isinstance(payload, bytes):
             yield b"".join(parts)
             yield from _pieces(payload, chunk_bytes)
             parts, size = [end], len(end)
         else:
-            parts += (payload, end)
+            parts.append(payload)
+            parts.append(end)
             size += MESSAGE_PREFIX_BYTES + length
         if size >= chunk_bytes:
             yield b"".join(parts)

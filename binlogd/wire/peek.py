@@ -36,6 +36,7 @@ from binlogd.wire.mutation import (
     table_mutation,
 )
 from binlogd.wire.mutation import Mutation as Mutation
+from binlogd.wire.stamps import COMMIT_AT, TIMESTAMP_BYTES, is_stamped, is_started
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -143,7 +144,7 @@ def _plain_value_at(payload: bytes, at: i64) -> i64:
             _, at = _content(payload, at + 1)
     except (IndexError, MalformedBinlog):
         return 0
-    return value_at if len(payload) - at == len(NO_DDL) and payload.endswith(NO_DDL) else 0
+    return value_at if payload[at:] == NO_DDL else 0
 
 
 def prewrite_key(payload: bytes) -> bytes:
@@ -249,12 +250,10 @@ def join_of(start_ts: int, commit_ts: int, commit: bytes, prewrite: bytes | None
     """`join` of the records of just this transaction, the commit alone without a prewrite; None
     where one of them is of another. Raises MalformedBinlog."""
     if prewrite is not None:  # told by their first bytes, as nearly always
-        started = uvarint(start_ts)
-        head = b"\x08\x01\x10" + started + b"\x18" + uvarint(commit_ts)
-        head_of_prewrite = b"\x08\x00\x10" + started + b"\x18\x00"
-        if commit.startswith(head) and prewrite.startswith(head_of_prewrite):
-            told = _plain_value_at(commit, len(head))
-            asked = _plain_value_at(prewrite, len(head_of_prewrite))
+        is_ours = is_stamped(commit, start_ts, commit_ts) and is_started(prewrite, start_ts)
+        if is_ours and commit[1] == 1 and prewrite[1] == 0 and prewrite[COMMIT_AT] == 0:
+            told = _plain_value_at(commit, COMMIT_AT + TIMESTAMP_BYTES)
+            asked = _plain_value_at(prewrite, COMMIT_AT + 1)
             if told and asked:
                 return commit[:told] + prewrite[asked:]
     if peek(commit)[1:3] != (start_ts, commit_ts):

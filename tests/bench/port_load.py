@@ -74,6 +74,8 @@ class Wire(asyncio.BufferedProtocol):
         """Of DATA frames, since the connection is there."""
         self.answered = 0
         """Calls that have ended."""
+        self.pings = 0
+        """Answered, since a server lets go of whoever does not."""
         self._moved = asyncio.Event()
         self._is_lost = False
         self._buffer = bytearray(_READ_BYTES)
@@ -112,7 +114,7 @@ class Wire(asyncio.BufferedProtocol):
         until = self.data_bytes + data_bytes
         self.call("/binlog.Pump/PullBinlogs", codec.encode_pull_request(CLUSTER, after))
         while self.data_bytes < until:  # ends with the bytes, or with the connection
-            await self._move()
+            await self.moved()
         assert self.data_bytes == until, f"{self.data_bytes - until} bytes too many"
         cancelled = frames.u32.pack(8)
         self._transport.write(frames.frame(frames.RST_STREAM, 0, self._stream, cancelled))
@@ -124,9 +126,10 @@ class Wire(asyncio.BufferedProtocol):
             message = codec.encode_write_request(CLUSTER, payload)
             self.call("/binlog.Pump/WriteBinlog", message)
             while self.answered < upto:  # ends with the answer, or with the connection
-                await self._move()
+                await self.moved()
 
-    async def _move(self) -> None:
+    async def moved(self) -> None:
+        """Waits until something has come. Fails with the connection."""
         self._moved.clear()
         await self._moved.wait()
         assert not self._is_lost, "the server has ended the connection"
@@ -155,6 +158,10 @@ class Wire(asyncio.BufferedProtocol):
             kind = word & 0xFF
             if kind == frames.DATA:
                 self.data_bytes += word >> 8
+            elif kind == frames.PING and not flags & frames.ACK:
+                ping = bytes(self._buffer[at + frames.FRAME_HEAD_BYTES : stop])
+                self._transport.write(frames.frame(frames.PING, frames.ACK, 0, ping))
+                self.pings += 1
             elif kind == frames.HEADERS and flags & frames.END_STREAM:
                 self.answered += 1
                 status = bytes(self._buffer[at:stop])

@@ -31,6 +31,7 @@ from binlogd.log.pointer import (
     MISSING,
     FileId,
     Place,
+    Spot,
     ValuePointer,
     missing_fids,
     segment_fid,
@@ -287,7 +288,7 @@ class ValueLog:
         """The file of a segment."""
         return self._directory / segment_name(fid)
 
-    async def read(self, places: Sequence[Place]) -> list[bytes]:
+    async def read(self, places: Sequence[Spot]) -> list[bytes]:
         """The payloads at some places, checked. Raises CorruptRecord or LogFailed."""
         try:
             return await self._read(places)
@@ -295,7 +296,7 @@ class ValueLog:
             self.measures.errors["read_value"] += 1
             raise
 
-    async def _read(self, places: Sequence[Place]) -> list[bytes]:
+    async def _read(self, places: Sequence[Spot]) -> list[bytes]:
         payloads = [b""] * len(places)
         for fid, some in runs(places):
             path = self.path(fid)

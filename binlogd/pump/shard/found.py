@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.log.pointer import FileId, Place
+from binlogd.log.pointer import FileId, Spot
 from binlogd.log.record import HEADER_BYTES
 from binlogd.pump.shard.window import Kept
 from binlogd.tso import Tso
@@ -20,14 +20,14 @@ class FoundCommit:
     `whole_bytes` is what both take in the log.
     """
 
-    def __init__(self, commit_ts: Tso, start_ts: Tso, place: Place, prewrite: Place | None) -> None:
+    def __init__(self, commit_ts: Tso, start_ts: Tso, place: Spot, prewrite: Spot | None) -> None:
         self.commit_ts = commit_ts
         self.start_ts = start_ts
         self.place = place
         self.prewrite = prewrite
-        self.whole_bytes = place.length + HEADER_BYTES
+        self.whole_bytes = place[2] + HEADER_BYTES
         if prewrite is not None:
-            self.whole_bytes += prewrite.length + HEADER_BYTES
+            self.whole_bytes += prewrite[2] + HEADER_BYTES
 
 
 def found_commits(rows: Sequence[tuple[Any, ...]]) -> list[FoundCommit]:
@@ -37,10 +37,19 @@ def found_commits(rows: Sequence[tuple[Any, ...]]) -> list[FoundCommit]:
     for row in rows:
         prewrite = None
         if row[5] is not None:
-            prewrite = Place(FileId(row[5]), row[6], row[7])
-        place = Place(FileId(row[2]), row[3], row[4])
+            prewrite = FileId(row[5]), row[6], row[7]
+        place = FileId(row[2]), row[3], row[4]
         found.append(FoundCommit(Tso(row[0]), Tso(row[1]), place, prewrite))
     return found
+
+
+def senseless(rows: list[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    """The first row with anything but numbers from 0 on, or nothing in the place of one. Hot."""
+    for row in rows:
+        for value in row:
+            if value is not None and (not isinstance(value, int) or value < 0):
+                return row
+    return None
 
 
 AnyCommit = TypeVar("AnyCommit", Kept, FoundCommit)
@@ -80,8 +89,8 @@ class BatchReading:
         self.commits: list[FoundCommit] = []
         self.orphans: list[FoundCommit] = []
         self.large: list[int] = []
-        self.places: list[Place] = []
-        prewrites: list[Place] = []
+        self.places: list[Spot] = []
+        prewrites: list[Spot] = []
         real = {each.commit_ts for each in found if each.start_ts != each.commit_ts}
         for each in found:
             prewrite = each.prewrite
@@ -91,7 +100,7 @@ class BatchReading:
             elif prewrite is None:
                 self.orphans.append(each)
                 continue
-            elif prewrite.length > large_bytes:
+            elif prewrite[2] > large_bytes:
                 self.large.append(len(self.commits))
             else:
                 prewrites.append(prewrite)

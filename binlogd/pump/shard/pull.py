@@ -22,7 +22,7 @@ import structlog
 
 from binlogd.binlog import BinlogType, CommittedBinlog, Payload, Pulled
 from binlogd.errors import Behind, CorruptRecord
-from binlogd.log.pointer import Place
+from binlogd.log.pointer import Place, Spot
 from binlogd.log.stored import PIECE_BYTES
 from binlogd.pump.budget import Budget, Held
 from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut
@@ -147,7 +147,7 @@ class ShardSource:
     async def _fetched(self, kept: Sequence[Kept]) -> dict[tuple[Tso, Tso], bytes]:
         """Prewrites that are no longer in memory; they do not become part of the window again.
         Large ones are left out: they are joined one by one."""
-        placed = [
+        placed: list[tuple[Kept, Spot]] = [
             (each, each.place)
             for each in kept
             if each.place is not None and not self._is_large(each.place)
@@ -190,7 +190,7 @@ class ShardSource:
             each, commit = reading.commits[number], binlogs[number].payload
             assert each.prewrite is not None, "only a prewrite makes it large"
             assert isinstance(commit, bytes), "a commit alone is read whole"
-            payload = await self._joined(each.prewrite, commit, held)
+            payload = await self._joined(Place(*each.prewrite), commit, held)
             binlogs[number] = CommittedBinlog(each.start_ts, each.commit_ts, payload)
         return Pulled(binlogs, reached, next_bytes)
 
@@ -246,7 +246,7 @@ class ShardSource:
     def _is_large(self, place: Place) -> bool:
         return place.length > self._large_bytes
 
-    def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Place | None) -> None:
+    def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Spot | None) -> None:
         """A commit whose prewrite this log never had."""
         self._shard.log.measures.errors["feed_pre_write_value"] += 1
         if self._options.skip_orphans:

@@ -17,6 +17,7 @@ from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
+from tests.bench.port_load import Wire
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.raw_http2 import RawClient
 
@@ -120,6 +121,20 @@ async def test_a_peer_without_calls_that_answers_no_ping_is_let_go() -> None:
         async with asyncio.timeout(120):
             while server.connections:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)
+
+
+async def test_the_client_of_the_benchmarks_is_kept_however_long_it_waits() -> None:
+    """Under valgrind a pull takes longer than a server waits for an answer to its ping."""
+    service = PumpService(MemoryPump(), Cluster(7))
+    limits = ServerLimits(http2=Http2Limits(ping_after_s=0.1, ping_timeout_s=0.5))
+    server = Server([service], limits=limits, sinks=service.sinks())
+    _, port = await server.start("127.0.0.1", 0)
+    wire = await Wire.to(port)
+    async with asyncio.timeout(120):
+        while wire.pings < 8:  # the first that is not answered ends the connection
+            await wire.moved()
+    wire.close()
+    await server.close()
 
 
 @LANES

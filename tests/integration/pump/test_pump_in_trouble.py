@@ -69,6 +69,21 @@ async def test_an_index_with_a_row_that_lacks_a_number_is_made_again(world: Worl
         assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
 
 
+@pytest.mark.parametrize("value", ["'some'", "x'00ff'", "1.5", "-1"])
+async def test_an_index_with_anything_but_numbers_is_made_again(world: World, value: str) -> None:
+    async with world.pump(replace(ROOMY, window_bytes_max=1)) as pump:
+        await written(pump, prewrite(1), commit(1, 2))
+        filer = pump._shards[0].filer
+        await eventually(lambda: filer.filed_ts >= at(2))
+        with sqlite3.connect(world.directory / INDEX, timeout=PATIENCE_S) as other:
+            other.execute(f"UPDATE commits SET length = {value}")
+        other.close()
+        with pytest.raises(IndexUnavailable, match="it is damaged"):
+            await filer.index.commits_after(NO_TS, upto=at(2), limit=9)
+        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
+
+
 @pytest.mark.parametrize(
     "change",
     ["UPDATE marks SET name = 'tead_pointer' WHERE name = 'head_pointer'", "DELETE FROM segments"],

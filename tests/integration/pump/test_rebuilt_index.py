@@ -106,7 +106,7 @@ async def answers(shard: Shard, history: History) -> Answers:
     segments = shard.log.segments()
     for each in commits:  # garbage collection keeps what a commit needs: it takes the oldest first
         if each.prewrite is not None:
-            fid = each.prewrite.fid
+            fid = each.prewrite[0]
             gone = (segment.gone_ts for segment in segments if segment.fid <= fid)
             assert max(gone) >= each.commit_ts
     return Answers(

@@ -63,6 +63,19 @@ def test_neighbours_are_read_at_once_and_a_wide_gap_is_passed_over() -> None:
     ]
 
 
+def test_commits_and_their_prewrites_among_each_other_are_read_at_once() -> None:
+    content, places = _segment([10] * 8, [0, 0, 9_000, 0, 0, 7_000, 0, 0], FileId(3))
+    mixed = [*places[1::2], *places[::2]]
+    ((_, (run,)),) = runs(mixed)
+    assert (run.begin, run.length, len(run.indexes)) == (0, len(content), 8)
+    damaged = bytearray(content)
+    for place in (places[4], places[5]):
+        damaged[place.offset + record.HEADER_BYTES] ^= 1
+    wrong = cut(bytes(damaged), run, mixed, [b""] * 8)
+    assert wrong is not None
+    assert wrong[0] == places[4].offset, "the first in the log"
+
+
 def test_a_record_that_does_not_read_is_named_with_its_offset() -> None:
     content, places = _segment([10, 10], [0, 0], FileId(0))
     ((_, (run,)),) = runs(places)

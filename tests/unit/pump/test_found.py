@@ -6,7 +6,14 @@ from __future__ import annotations
 from binlogd.binlog import CommittedBinlog
 from binlogd.log.pointer import FileId, Place
 from binlogd.log.record import HEADER_BYTES
-from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut, found_commits
+from binlogd.pump.shard.found import (
+    BatchReading,
+    FoundCommit,
+    apart,
+    cut,
+    found_commits,
+    senseless,
+)
 from binlogd.tso import Tso
 from binlogd.wire import peek
 
@@ -19,6 +26,13 @@ def test_a_commit_is_told_with_its_prewrite_and_without() -> None:
     assert (alone.commit_ts, alone.start_ts) == (9, 9)
     assert (alone.place, alone.prewrite) == (Place(FileId(1), 60, 10), None)
     assert alone.whole_bytes == 10 + HEADER_BYTES
+
+
+def test_a_row_with_anything_but_numbers_or_nothing_makes_no_sense() -> None:
+    sound: list[tuple[object, ...]] = [(1, 2, None), (0, 1 << 62, 3)]
+    assert senseless(sound) is None
+    for wrong in ("1", b"1", 1.0, -1):
+        assert senseless([*sound, (1, wrong, 2)]) == (1, wrong, 2)
 
 
 def commit(commit_ts: int, start_ts: int, prewrite_bytes: int | None = 20) -> FoundCommit:

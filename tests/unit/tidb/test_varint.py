@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from binlogd.errors import CorruptRow, MalformedBinlog
 from binlogd.snapshot.log.datums import padded, uvarints
 from binlogd.tidb.datum import Flag, skip_datum
-from binlogd.tidb.varint import read_uvarint, read_varint, skip_varint, uvarint, varint
+from binlogd.tidb.varint import (
+    read_uvarint,
+    read_varint,
+    skip_varint,
+    uvarint,
+    varint,
+)
 from binlogd.wire import fields
+from binlogd.wire.stamps import is_timestamp_at
 
 UINT64 = st.integers(0, 127) | st.integers(0, 1 << 21) | st.integers(0, (1 << 64) - 1)
 
@@ -27,8 +34,9 @@ def _many(data: bytes, at: int) -> tuple[int, int]:
 
 @given(UINT64)
 @example(1 << 63)
-@example((1 << 12) - 1)
-@example(1 << 12)
+@example((1 << 13) - 1)
+@example(1 << 13)
+@example((1 << 62) - 1)
 def test_a_number_comes_back_by_every_reader(value: int) -> None:
     data = b"\xff" + uvarint(value) + b"\x80"
     end = len(data) - 1
@@ -39,6 +47,20 @@ def test_a_number_comes_back_by_every_reader(value: int) -> None:
     signed = value - (1 << 63)
     assert read_varint(varint(signed), 0)[0] == signed
     assert fields.int64(uvarint(signed)) == signed
+
+
+@given(UINT64, st.integers(0, 62), st.integers(0, (1 << 62) - 1))
+@example((1 << 56) - 1, 0, 1)
+@example(1 << 56, 7, 1 << 56)
+def test_a_timestamp_is_told_by_its_nine_bytes_and_no_other_number_is(
+    ts: int, bit: int, other: int
+) -> None:
+    data = b"\xff" + uvarint(ts) + bytes(9)
+    assert is_timestamp_at(data, 1, ts) == (1 << 56 <= ts < 1 << 62)
+    assert not is_timestamp_at(data, 1, ts ^ 1 << bit)
+    assert is_timestamp_at(data, 1, other) == (other == ts and other >= 1 << 56)
+    padded_zero = b"\x80" * 8 + b"\x00"
+    assert not is_timestamp_at(padded_zero, 0, 0)
 
 
 @given(st.lists(st.integers(0x80, 0xFF), min_size=8, max_size=10), st.integers(0, 0x7F))

@@ -326,10 +326,13 @@ def test_every_recorded_payload_reads_as_betterproto_reads_it(recording: str) ->
             assert peek.encode_mutations(version, tables) == message.prewrite_value
 
 
+_TIMESTAMPS = st.integers(1 << 56, (1 << 62) - 1) | st.integers(1, 1 << 62)
+
+
 @given(
-    start_ts=st.integers(1, 1 << 62),
-    commit_ts=st.integers(1, 1 << 62),
-    other=st.integers(1, 1 << 62),
+    start_ts=_TIMESTAMPS,
+    commit_ts=_TIMESTAMPS,
+    other=_TIMESTAMPS,
     is_odd=st.booleans(),
     blob=blobs,
 )

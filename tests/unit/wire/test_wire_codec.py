@@ -21,6 +21,7 @@ JOINED = bytes.fromhex("0801100118022a017638004000")
 
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
 uint64s = st.integers(0, (1 << 64) - 1)
+_TIMESTAMPS = st.integers(1 << 56, (1 << 62) - 1) | st.integers(1, 1 << 62)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,20 @@ def test_pull_answers_read_as_betterproto_reads_them(
     assert (entity.meta.start_ts, entity.meta.commit_ts) == (start_ts, commit_ts)
     assert codec.decode_pull_answer(encoded) == binlog
     assert codec.decode_pull_answer(bytes(pb.PullBinlogResp(entity))) == binlog
+
+
+@given(_TIMESTAMPS, _TIMESTAMPS, _TIMESTAMPS, st.binary(max_size=300))
+def test_what_is_said_of_a_payload_is_what_its_binlog_says(
+    start_ts: int, commit_ts: int, other: int, rows: bytes
+) -> None:
+    """Its timestamps are taken out of it where they are those."""
+    for of, at in ((start_ts, commit_ts), (other, commit_ts), (start_ts, other)):
+        payload = peek.commit_binlog(Tso(of), Tso(at), ddl_query=rows)
+        binlog = CommittedBinlog(Tso(start_ts), Tso(commit_ts), payload)
+        encoded = b"".join(codec.pull_answer_parts(binlog))
+        meta = pb.PullBinlogResp().parse(encoded).entity.meta
+        assert (meta.start_ts, meta.commit_ts) == (start_ts, commit_ts)
+        assert codec.decode_pull_answer(encoded) == binlog
 
 
 def test_a_write_answer_carries_the_error_of_an_old_server() -> None:
