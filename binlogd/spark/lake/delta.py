@@ -56,17 +56,19 @@ class Delta:
         where = self._place.table(table.directory)
         made = msgspec.structs.replace(table, rows=0, files=0)
         with self._telling(made):
-            if not DeltaTable.is_deltatable(where, self._options):
-                DeltaTable.create(
-                    where,
-                    without_metadata(schema),
-                    partition_by=_parts_of(table),
-                    name=name,
-                    storage_options=self._options,
-                    commit_properties=properties_of(end),
-                )
-                return made
-        return self.rewrite(self._head(self._open(made), made), schema, [], end)
+            there = DeltaTable.is_deltatable(where, self._options)
+            if there and self._open(made).metadata().partition_columns == _parts_of(table):
+                return self.rewrite(self._head(self._open(made), made), schema, [], end)
+            begun = DeltaTable.create(
+                where,
+                without_metadata(schema),
+                "overwrite" if there else "error",
+                partition_by=_parts_of(table),
+                name=name,
+                storage_options=self._options,
+                commit_properties=properties_of(end),
+            )
+            return self._head(begun, made)
 
     def files(self, head: LakeTable) -> list[DataFile]:
         """See Kind. A Delta log tells no bounds of bytes."""
@@ -147,6 +149,8 @@ class Delta:
             RemoveAction(each, data_change=True, deletion_timestamp=now_ms) for each in gone or ()
         ]
         with self._telling(head):
+            if table.metadata().partition_columns != _parts_of(head):
+                raise ValueError("is not laid out as tables.json says: somebody altered it")
             if (table.version() + 1) // TIDY_EVERY > head.version // TIDY_EVERY:
                 table.vacuum(dry_run=False, full=True)
             actions += (_adding(files, each) for each in come)

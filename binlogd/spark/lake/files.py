@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from binlogd.spark.lake.layout import LakeLayout
+from binlogd.spark.lake.layout import LakeLayout, field_id
 from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, is_readable_as
@@ -29,7 +29,6 @@ OPEN_MAX = 64
 """Files of partitions that may get more rows."""
 READ_ROWS = 32_768
 _ROOM = "data"
-_ID = b"PARQUET:field_id"
 
 
 class DataFile(NamedTuple):
@@ -45,12 +44,6 @@ class DataFile(NamedTuple):
     def room(self) -> str:
         """The same for all files of a partition."""
         return self.name.rpartition("/")[0]
-
-
-def field_id(field: pa.Field) -> bytes | None:
-    """TiDB's id of a column."""
-    found: bytes | None = (field.metadata or {}).get(_ID)
-    return found
 
 
 class LakeFiles:
@@ -115,7 +108,7 @@ class LakeFiles:
 
 def _held(schema: pa.Schema, wanted: pa.Field) -> pa.Field | None:
     """The field of a file that a column is."""
-    if field_id(wanted) is not None and any(field_id(each) is not None for each in schema):
+    if field_id(wanted) and any(map(field_id, schema)):
         same = (each for each in schema if field_id(each) == field_id(wanted))
     else:
         same = (each for each in schema if each.name == wanted.name)

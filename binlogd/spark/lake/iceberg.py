@@ -40,9 +40,9 @@ from pyiceberg.transforms import (
 
 from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, set_spec, version_of
-from binlogd.spark.lake.files import DataFile, field_id
+from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
-from binlogd.spark.lake.layout import LaidBy, LakeLayout
+from binlogd.spark.lake.layout import LaidBy, LakeLayout, field_id
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_ID, is_readable_as

@@ -65,7 +65,7 @@ class LakeLayout(msgspec.Struct, frozen=True):
         """What is left of it when its table has these columns."""
         if self == LakeLayout():
             return self
-        now = {_id_of(each): each for each in schema}
+        now = {field_id(each): each for each in schema}
         parts, sorts = (
             tuple(LaidBy(now[each.id].name, each.unit, each.id) for each in by if each.id in now)
             for by in (self.partition_by, self.cluster_by)
@@ -76,7 +76,7 @@ class LakeLayout(msgspec.Struct, frozen=True):
     def parts_as(self, other: LakeLayout, before: pa.Schema, after: pa.Schema) -> bool:
         """Whether files of a table with these columns before are such as the other layout has them
         after."""
-        types, now = ({_id_of(each): each.type for each in of} for of in (before, after))
+        types, now = ({field_id(each): each.type for each in of} for of in (before, after))
         return self.partition_by == other.partition_by and all(
             types[each.id] == now[each.id] for each in self.partition_by
         )
@@ -99,7 +99,7 @@ class LakeLayout(msgspec.Struct, frozen=True):
 
     def in_order(self, rows: pa.Table) -> pa.Table:
         """The rows of a part of a file, as they lie in it."""
-        ids = {_id_of(each): each.name for each in rows.schema}
+        ids = {field_id(each): each.name for each in rows.schema}
         keys = [(ids[each.id], "ascending") for each in self.cluster_by if each.id in ids]
         return rows.sort_by(keys) if keys else rows
 
@@ -142,7 +142,7 @@ def _found(by: LaidBy, schema: pa.Schema) -> LaidBy:
     field = next((each for each in schema if each.name.lower() == by.column.lower()), None)
     if field is None:
         raise ValueError(f"has no column {by.column}, by which it is to be laid out")
-    return LaidBy(field.name, by.unit, _id_of(field))
+    return LaidBy(field.name, by.unit, field_id(field))
 
 
 def _unfit(by: LaidBy, type_: pa.DataType, kind: Kind) -> str:
@@ -176,8 +176,9 @@ def _values(by: LaidBy, rows: pa.RecordBatch) -> pa.Array:
 
 
 def _place(by: LaidBy, schema: pa.Schema) -> int:
-    return next(at for at, each in enumerate(schema) if _id_of(each) == by.id)
+    return next(at for at, each in enumerate(schema) if field_id(each) == by.id)
 
 
-def _id_of(field: pa.Field) -> int:
+def field_id(field: pa.Field) -> int:
+    """TiDB's id of a column; 0 where it is not told."""
     return int((field.metadata or {}).get(_ID, b"0"))

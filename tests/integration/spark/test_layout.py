@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,7 @@ from binlogd.errors import ConfigError
 from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.lake import content, files
+from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.layout import TEXT_BYTES_MAX, LakeLayout, layouts_of
 from binlogd.spark.lake.manifest import LakeMode, LakeTable, PipelineStopped
 from binlogd.spark.lake.moving import Lake
@@ -190,6 +192,40 @@ def test_a_table_that_is_there_is_made_anew_with_a_layout_that_is_asked_for(
     (third,) = run(sorted_only, made, tmp_path / "c")
     assert third.directory == second.directory  # an order is that of new files
     assert str(third.layout) == "partitioned by n and clustered by late"
+
+
+@pytest.mark.parametrize("end", [1, 2])
+@pytest.mark.parametrize(("left", "asked"), [("a", "b"), ("a", ""), ("", "a")])
+def test_what_a_killed_batch_left_of_another_layout_is_nothing_to_the_next_one(
+    kind: Kind, left: str, asked: str, end: int, tmp_path: Path
+) -> None:
+    schema = schema_of(a=pa.int64(), b=pa.string())
+
+    def made(by: str) -> LakeTable:
+        layouts = layouts_of([f"s.t:{by}"] if by else [], [])
+        layout = layouts.get("s.t", LakeLayout()).of(schema, kind)
+        return LakeTable(1, "table-1", 0, layout=layout)
+
+    lake = Lake(place_of(f"{kind}:{tmp_path}"))
+    with closing(lake.content()) as tables:
+        head = tables.kind.create(made(left), schema, "s.t", 1)
+        tables.append(head, schema, pa.table([[1], ["x"], [b"1"]], schema).to_batches(), 1)
+    with closing(lake.content()) as tables:
+        head = tables.kind.create(made(asked), schema, "s.t", end)
+        rows = pa.table([[3], ["z"], [b"3"]], schema)
+        head = tables.append(head, schema, rows.to_batches(), end)
+    assert lake_rows(lake, head).to_pylist() == rows.to_pylist()
+
+
+def test_a_delta_table_that_lies_otherwise_than_its_page_says_gets_no_rows(tmp_path: Path) -> None:
+    """Its log would say NULL of them."""
+    schema = schema_of(a=pa.int64())
+    by = layouts_of(["s.t:a"], [])["s.t"].of(schema, "delta")
+    with closing(Lake(place_of(f"delta:{tmp_path}")).content()) as tables:
+        head = tables.kind.create(LakeTable(1, "table-1", 0, layout=by), schema, "s.t", 1)
+        rows = pa.table([[3], [b"3"]], schema).to_batches()
+        with pytest.raises(LakeFailed, match="table-1: is not laid out as"):
+            tables.append(msgspec.structs.replace(head, layout=LakeLayout()), schema, rows, 2)
 
 
 def test_a_file_is_in_the_order_of_its_cluster_columns(kind: Kind, tmp_path: Path) -> None:
