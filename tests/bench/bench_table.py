@@ -9,6 +9,10 @@ server, from /proc. What the Go Pump is published to do stands beside each figur
 `--go-pump`, a program of that name, it is measured in turns in this run instead, registered in a
 binlogd that is its PD. A row of the Drainer is `bench_apply`, Pump and Drainer in one process.
 
+Beside each row of writes stands what a bare server in Go took in the same turns: grpc-go, a record
+appended with its CRC, one fdatasync for all that wait, and nothing else. It is the least that a
+server in Go needs on this machine, and less than a Pump does.
+
 Where other work took more than 15 % of the cores, no ratio to published figures is printed.
 All rows take eight minutes on two cores at a load of 8, and about half of that where nothing else
 runs; a Go Pump doubles those that are not the Drainer's.
@@ -33,10 +37,19 @@ import pytest
 
 from binlogd import native
 from tests.bench.figures import OTHERS, ROWS, Found, Missing, lines, table
-from tests.bench.pump_process import Load, OtherWork, PumpProcess, cpu_s, go_pump, node
+from tests.bench.pump_process import (
+    Load,
+    OtherWork,
+    PumpProcess,
+    bare_server,
+    cpu_s,
+    go_pump,
+    node,
+)
 from tests.support.go_programs import built
 
 ROOT = Path(__file__).parents[2]
+OURS, GO, BARE = "binlogd", "Go", "bare"
 TURNS, SECONDS, LAG_SECONDS = 3, 2.0, 5.0
 STORED = 250_000
 """Transactions, each two binlogs."""
@@ -142,7 +155,7 @@ def _start(contestant: Contestant) -> Mapping[str, float]:
     return {"seconds": server.start()}
 
 
-MEASURES: Mapping[str, Measure] = {
+WRITES: Mapping[str, Measure] = {
     "64_on_1": _writes(64, 1, 200),
     "64_on_4": _writes(64, 4, 200),
     "64_on_16": _writes(64, 16, 200),
@@ -151,6 +164,10 @@ MEASURES: Mapping[str, Measure] = {
     "16_kb": _writes(64, 1, 16_000),
     "1_mb": _writes(8, 1, 1 << 20),
     "one_in_flight": _writes(1, 1, 200),
+}
+"""What a bare server can do, too."""
+MEASURES: Mapping[str, Measure] = {
+    **WRITES,
     "idle": _waits(0),
     "beside_3000": _waits(BESIDE_PER_S),
     "memory": _memory,
@@ -210,22 +227,19 @@ class Run:
         self._begin_s = time.perf_counter()
         self._made: Mapping[str, Contestant] | Missing | None = None
 
-    def found(self) -> tuple[dict[str, Found], dict[str, Found]]:
-        """Of binlogd every row, and of the Go Pump those that were measured."""
-        ours: dict[str, Found] = {}
-        theirs: dict[str, Found] = {}
+    def found(self) -> Mapping[str, Mapping[str, Found]]:
+        """By program: of binlogd every row, of the others those that were measured."""
+        found: dict[str, dict[str, Found]] = {name: {} for name in (OURS, GO, BARE)}
         with ExitStack() as stack:
             for row in ROWS:
                 if row.name not in self._only:
-                    ours[row.name] = Missing("not asked for", is_failure=False)
+                    found[OURS][row.name] = Missing("not asked for", is_failure=False)
                     continue
-                self._say(f"{len(ours) + 1:2} of {len(ROWS)}: {row.what}")
-                both = self._row(row.name, stack)
-                ours[row.name] = both["binlogd"]
-                if "Go" in both:
-                    theirs[row.name] = both["Go"]
+                self._say(f"{len(found[OURS]) + 1:2} of {len(ROWS)}: {row.what}")
+                for program, each in self._row(row.name, stack).items():
+                    found[program][row.name] = each
         self._say("done")
-        return ours, theirs
+        return found
 
     def _row(self, name: str, stack: ExitStack) -> Mapping[str, Found]:
         """What was found of a row, with the share of the machine that other work took."""
@@ -234,31 +248,37 @@ class Run:
             self._made = self._contestants(stack)
         made = {} if is_drainer or self._made is None else self._made
         if isinstance(made, Missing):
-            return {"binlogd": made}
+            return {OURS: made}
         others = OtherWork(lambda: (pid for each in made.values() for pid in each.running()))
         if is_drainer:
-            both = {"binlogd": drained(name.removeprefix("drainer_"))}
+            each_found = {OURS: drained(name.removeprefix("drainer_"))}
         else:
-            both = in_turns(name, made, MEASURES[name])
+            able = {who: one for who, one in made.items() if who != BARE or name in WRITES}
+            each_found = in_turns(name, able, MEASURES[name])
         share = others.share()
         return {
             who: each if isinstance(each, Missing) else {**each, OTHERS: (share,)}
-            for who, each in both.items()
+            for who, each in each_found.items()
         }
 
     def _contestants(self, stack: ExitStack) -> Mapping[str, Contestant] | Missing:
         """Who is measured, unless the load cannot be made here."""
         try:
-            load = Load(built("load", self._directory))
+            load = Load(program := built("load", self._directory))
         except pytest.skip.Exception as error:
             return Missing(str(error))
-        made = {"binlogd": Contestant(load, lambda name: node(self._directory / name, load))}
-        if program := self._go_program:
+        made = {
+            OURS: Contestant(load, lambda name: node(self._directory / name, load)),
+            BARE: Contestant(
+                load, lambda name: bare_server(program, self._directory / f"bare-{name}", load)
+            ),
+        }
+        if pump := self._go_program:
             pd = node(self._directory / "pd", load)
             stack.callback(pd.kill)
             pd.start()
-            made["Go"] = Contestant(
-                load, lambda name: go_pump(program, self._directory / f"go-{name}", load, pd)
+            made[GO] = Contestant(
+                load, lambda name: go_pump(pump, self._directory / f"go-{name}", load, pd)
             )
         for contestant in made.values():
             stack.callback(contestant.close)
@@ -274,7 +294,8 @@ def heading() -> str:
         f"binlogd {native.form()}, Python {platform.python_version()}, {os.cpu_count()} cores with "
         f"the client in Go and MariaDB on them, one-minute load {os.getloadavg()[0]:.1f} before.\n"
         f"What is published of Go is of two such cores on another day; "
-        f"`make bench GO_PUMP=program` measures a Go Pump in turns with binlogd."
+        f"`make bench GO_PUMP=program` measures a Go Pump in turns with binlogd.\n"
+        f"A bare server in Go, of this run, appends, syncs and answers, and does nothing else."
     )
 
 
@@ -288,9 +309,9 @@ def main() -> None:
     head, only = heading(), frozenset(told.only)
     (ROOT / "build").mkdir(exist_ok=True)
     with TemporaryDirectory(dir=ROOT / "build") as place:  # on a disk, which /tmp may not be
-        ours, theirs = Run(only, told.go_pump, Path(place)).found()
-    print(head, table(lines(ours, theirs)), sep="\n\n")
-    sys.exit(any(isinstance(each, Missing) and each.is_failure for each in ours.values()))
+        found = Run(only, told.go_pump, Path(place)).found()
+    print(head, table(lines(found[OURS], found[GO], found[BARE])), sep="\n\n")
+    sys.exit(any(isinstance(each, Missing) and each.is_failure for each in found[OURS].values()))
 
 
 if __name__ == "__main__":

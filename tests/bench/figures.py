@@ -4,7 +4,8 @@ Invariant. Every row is shown, and one without figures says why. Why it holds: `
 ROWS, and what was found of a row is either a value for each of its figures or a reason.
 
 Published figures are of two cores with the Go client, the servers and MariaDB on them, of another
-day; the range is that of several runs.
+day; the range is that of several runs. Another machine may be three times as slow as those: what a
+bare server in Go (tests/interop/load/bare.go) does in the same run says how a write stands there.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Line(NamedTuple):
     ours: str
     go: str
     ratio: str
+    bare: str
+    to_bare: str
     source: str
 
 
@@ -173,17 +176,32 @@ ROWS = (
 """In the order in which they are measured."""
 
 
-def lines(found: Mapping[str, Found], beside: Mapping[str, Found]) -> list[Line]:
-    """Every row, beside what was found of the Go program, or what is published of it."""
+def lines(
+    found: Mapping[str, Found], beside: Mapping[str, Found], bare: Mapping[str, Found]
+) -> list[Line]:
+    """Every row, beside what was found of the Go program, or what is published of it, and beside
+    what a bare server took."""
     told: list[Line] = []
     for row in ROWS:
         ours = found[row.name]
         if isinstance(ours, Missing):
-            told.append(Line(row.what, "", "none", "", "", f"no figure: {ours.reason}"))
-        else:
-            theirs, others = beside.get(row.name), max(ours[OTHERS])
-            told += [line(row.what, each, ours[each.key], theirs, others) for each in row.figures]
+            told.append(NOTHING._replace(what=row.what, source=f"no figure: {ours.reason}"))
+            continue
+        theirs, others = beside.get(row.name), max(ours[OTHERS])
+        least = bare.get(row.name)
+        for each in row.figures:
+            one = line(row.what, each, ours[each.key], theirs, others)
+            told.append(one if least is None else _beside_bare(one, each, ours[each.key], least))
     return told
+
+
+def _beside_bare(one: Line, figure: Figure, turns: tuple[float, ...], least: Found) -> Line:
+    """With what a bare server took in the same turns."""
+    if isinstance(least, Missing):
+        return one._replace(source=f"{one.source}; no bare server: {least.reason}")
+    bare = Span(median(least[figure.key]), median(least[figure.key]))
+    ratio = _rounded(median(turns) / bare.low) if bare.low else ""
+    return one._replace(bare=_told(bare), to_bare=ratio)
 
 
 def line(
@@ -195,12 +213,12 @@ def line(
         of_go = theirs[figure.key]
         go = Span(median(of_go), median(of_go))
         ratio = _ratio(turns, go, Span(min(of_go), max(of_go)), figure)
-        return Line(what, figure.unit, ours, _told(go), ratio, "this run")
+        return Line(what, figure.unit, ours, _told(go), ratio, "", "", "this run")
     source = "published" if theirs is None else f"published; here: {theirs.reason}"
     ratio = _ratio(turns, figure.published, figure.published, figure)
     if others > OTHERS_MAX:
         ratio, source = "not told", f"{source}; other work took {others:.0%} of the cores"
-    return Line(what, figure.unit, ours, _told(figure.published), ratio, source)
+    return Line(what, figure.unit, ours, _told(figure.published), ratio, "", "", source)
 
 
 def _ratio(turns: tuple[float, ...], go: Span, go_turns: Span, figure: Figure) -> str:
@@ -226,8 +244,9 @@ def _rounded(value: float) -> str:
     return f"{value:.1g}"
 
 
-HEAD = Line("what", "unit", "binlogd", "Go", "ratio", "Go's figure")
-_RIGHT = frozenset({HEAD.ours, HEAD.go})
+HEAD = Line("what", "unit", "binlogd", "Go", "ratio", "bare", "ratio to it", "Go's figure")
+NOTHING = Line("", "", "none", "", "", "", "", "")
+_RIGHT = frozenset({"ours", "go", "bare"})
 
 
 def table(told: Sequence[Line]) -> str:
@@ -240,7 +259,7 @@ def table(told: Sequence[Line]) -> str:
         before = each.what
         cells = [
             cell.rjust(width) if name in _RIGHT else cell.ljust(width)
-            for cell, width, name in zip(shown, widths, HEAD, strict=True)
+            for cell, width, name in zip(shown, widths, Line._fields, strict=True)
         ]
         rows.append("  ".join(cells).rstrip())
     return "\n".join([rows[0], "  ".join("-" * width for width in widths), *rows[1:]])

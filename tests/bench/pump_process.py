@@ -1,4 +1,4 @@
-"""A Pump in a process of its own, binlogd's or the Go one, and the load of tests/interop/load."""
+"""A server in a process of its own: binlogd, the Go Pump or a bare one; and its load, in Go."""
 
 from __future__ import annotations
 
@@ -144,6 +144,14 @@ def node(directory: Path, load: Load) -> PumpProcess:
         f'[upstream]\nschema-history = "{history}"\ntso = "clock"\ncluster-id = {CLUSTER}\n'
     )
     words = [sys.executable, "-m", "binlogd", "serve", "--config", str(config)]
+    return PumpProcess(words, port, directory / "log", load)
+
+
+def bare_server(load_program: Path, directory: Path, load: Load) -> PumpProcess:
+    """What appends, syncs and answers, in Go (tests/interop/load/bare.go)."""
+    directory.mkdir()
+    port = free_port()
+    words = [str(load_program), "bare", f"{HOST}:{port}", str(directory)]
     return PumpProcess(words, port, directory / "log", load)
 
 

@@ -8,7 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.bench.bench_apply import LOADS
-from tests.bench.bench_table import MEASURES, ONCE, TURNS, Contestant, Run, TooBusy, in_turns
+from tests.bench.bench_table import (
+    BARE,
+    GO,
+    MEASURES,
+    ONCE,
+    OURS,
+    TURNS,
+    WRITES,
+    Contestant,
+    Run,
+    TooBusy,
+    in_turns,
+)
 from tests.bench.figures import (
     OTHERS,
     OTHERS_MAX,
@@ -60,7 +72,7 @@ def test_what_a_newcomer_asks_for_is_a_row_and_each_row_has_what_measures_it() -
 
 
 def test_every_figure_of_every_row_stands_beside_one_of_go() -> None:
-    shown = lines(every(1.0), {})
+    shown = lines(every(1.0), {}, {})
     assert [(each.what, each.unit) for each in shown] == [
         (row.what, figure.unit) for row in ROWS for figure in row.figures
     ]
@@ -70,13 +82,24 @@ def test_every_figure_of_every_row_stands_beside_one_of_go() -> None:
     assert units["one_in_flight"] == ["binlogs/s", "ms, p50", "ms, p99", "µs CPU a binlog"]
 
 
+def test_a_bare_server_of_the_same_run_stands_beside_each_row_of_writes() -> None:
+    bare = {row.name: of(row, 4.0) for row in ROWS if row.name in WRITES}
+    for shown in lines(every(6.0), {}, bare):
+        is_write = "in flight" in shown.what
+        assert (shown.bare, shown.to_bare) == (("4.00", "1.50") if is_write else ("", ""))
+    without = lines(every(6.0), {}, {"1_mb": Missing("no room")})
+    assert [each.what for each in without if "no bare server: no room" in each.source] == (
+        ["8 in flight, 1 connection, 1 MB"] * 2
+    )
+
+
 def test_a_row_without_figures_says_why_and_the_others_are_there() -> None:
     found = {**every(1.0), "pull": Missing("the disk is full")}
-    shown = [each for each in lines(found, {}) if each.ours == "none"]
+    shown = [each for each in lines(found, {}, {}) if each.ours == "none"]
     assert [(each.what, each.source) for each in shown] == [
         ("250,000 stored transactions pulled", "no figure: the disk is full")
     ]
-    text = table(lines(found, {}))
+    text = table(lines(found, {}, {}))
     assert all(row.what in text for row in ROWS)
     assert "no figure: the disk is full" in text
 
@@ -157,6 +180,8 @@ def test_a_machine_that_is_too_busy_for_a_row_is_no_failure(tmp_path: Path) -> N
 
 
 def test_rows_that_are_not_asked_for_are_in_the_table_and_say_so(tmp_path: Path) -> None:
-    ours, theirs = Run(frozenset(), None, tmp_path).found()
-    assert ours == dict.fromkeys(NAMES, Missing("not asked for", is_failure=False))
-    assert theirs == {}
+    assert Run(frozenset(), None, tmp_path).found() == {
+        OURS: dict.fromkeys(NAMES, Missing("not asked for", is_failure=False)),
+        GO: {},
+        BARE: {},
+    }

@@ -4,7 +4,9 @@
 //	load pull  HOST:PORT CLUSTER -after TS -count N
 //	load lag   HOST:PORT CLUSTER -seconds S
 //	load probe HOST:PORT CLUSTER
+//	load bare  HOST:PORT DIRECTORY
 //
+// `bare` is no load but the least that such a server needs (bare.go).
 // A transaction is a Prewrite and, once that is acknowledged, its Commit. What was found is one line
 // of JSON. The exit code is 1 when a call failed, or when what came back is not what was written.
 package main
@@ -342,7 +344,10 @@ func (s *server) once() error {
 
 func run() error {
 	if len(os.Args) < 4 {
-		return errors.New("load {write,pull,lag,probe} HOST:PORT CLUSTER ...")
+		return errors.New("load {write,pull,lag,probe} HOST:PORT CLUSTER ..., or load bare HOST:PORT DIRECTORY")
+	}
+	if os.Args[1] == "bare" {
+		return serveBare(os.Args[2], os.Args[3])
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	inFlight := flags.Int("in-flight", 64, "calls that wait for their answer")
