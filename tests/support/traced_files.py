@@ -142,6 +142,16 @@ class Change(NamedTuple):
         content.extend(bytes(max(0, self.offset - len(content))))
         content[self.offset : self.offset + len(self.content)] = self.content
 
+    def as_far_as(self, real: bytes) -> Change | None:
+        """What was done of it, where the process was killed in it: perhaps nothing, and then the
+        file may have other bytes there, or the size that it had."""
+        if self.content is None:
+            return self if len(real) == self.offset else None
+        there = real[self.offset : self.offset + len(self.content)]
+        pairs = zip(self.content, there, strict=False)
+        done = next((at for at, (ours, its) in enumerate(pairs) if ours != its), len(there))
+        return self._replace(content=self.content[:done])
+
 
 class Naming(NamedTuple):
     """Names that changed at once: what stands there afterwards, None for nothing."""
@@ -256,7 +266,7 @@ class Recording:
             if node.is_directory:
                 self._settle_directory(node, path / name)
             elif node.target is None and not name.endswith("-shm"):
-                _settle_file(node, (path / name).read_bytes(), self.moments)
+                settle_file(node, (path / name).read_bytes(), self.moments)
 
     # --- descriptors -------------------------------------------------------------------------
 
@@ -417,11 +427,13 @@ class Recording:
         return node
 
 
-def _settle_file(node: Node, real: bytes, moments: int) -> None:
-    for at, change in enumerate(node.changes):
-        if change.end == NEVER:
-            upto = None if change.content is None else change.content[: len(real) - change.offset]
-            node.changes[at] = change._replace(end=moments, content=upto)
+def settle_file(node: Node, real: bytes, moments: int) -> None:
+    """Takes what a killed process did not end as far as the file has it."""
+    node.changes = [
+        done._replace(end=moments) if done.end == NEVER else done
+        for change in node.changes
+        if (done := change if change.end != NEVER else change.as_far_as(real)) is not None
+    ]
     content = bytearray()
     for change in node.changes:
         change.apply(content)
