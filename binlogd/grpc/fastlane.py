@@ -37,7 +37,7 @@ from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 
 _SHAPES_MAX = 16
 _SHAPE_BYTES_MAX = 2 << 10  # a larger one is judged by grpclib each time
-_PONG_S = 0.005  # an answer to a ping may wait so long for one to a call
+_PONG_S = 0.05  # an answer to a ping may wait so long for one to a call
 _CONTENT_TYPES = (b"application/grpc", b"application/grpc+proto")
 _OWN_FIELDS = (b"grpc-accept-encoding", b"grpc-timeout", b"grpc-tags-bin", b"grpc-trace-bin")
 _WHOLE_BLOCK = wire.END_HEADERS
@@ -99,7 +99,7 @@ class FastLaneProtocol(GrpcProtocol):
             self._lane.look_for_room()
             self._split(data, 0 if self._is_greeted else len(wire.PREFACE))
             self._is_greeted = True
-            if self._pongs and not self._calls.open:
+            if self._pongs and not (self._calls.open or self.has_written):
                 self._write_pongs()
         else:
             self._rest = data
@@ -326,8 +326,8 @@ class FastLaneProtocol(GrpcProtocol):
             self._write_pongs()
 
     def _write_pongs(self) -> None:
-        """A client of grpc-go sends a ping with nearly each call: a write for each would cost both
-        ends as much as the call's own answer."""
+        """A client of grpc-go sends a ping with nearly each call, or for each answer: a write for
+        each would cost both ends as much as the call's own answer. Who has written writes again."""
         pongs, self._pongs = self._pongs, b""
         if not self._transport.is_closing():
             self._transport.write(pongs)

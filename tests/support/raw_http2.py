@@ -169,9 +169,16 @@ class RawClient:
         assert self._writer is not None
         self.h2.ping(b"12345678")
         self._writer.write(self.taken())
+        await self.names_until("PingAckReceived")
+
+    async def names_until(self, last: str) -> list[str]:
+        """Of the events that come, to those that arrive together with one of this name."""
+        names: list[str] = []
         async with asyncio.timeout(120):
-            while not any(type(e).__name__ == "PingAckReceived" for e in await self._receive()):
+            while last not in names:
+                names += [type(event).__name__ for event in await self._receive()]
                 assert not self.is_closed
+        return names
 
     def hang_up(self) -> None:
         if self._writer is not None:

@@ -548,6 +548,27 @@ async def test_answers_wait_for_the_window_of_the_connection() -> None:
         assert len(at.fast) == 3
 
 
+async def test_a_ping_of_who_writes_is_answered_with_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("binlogd.grpc.fastlane._PONG_S", 3_600)
+    async with running() as at:
+        client, silent = await at.client(), await at.client()
+        first = client.call(request(1))
+        await client.send()
+        assert (await client.wait(first))[0].is_ok
+        client.h2.ping(b"abcdefgh")
+        client.h2.update_settings({SettingCodes.MAX_FRAME_SIZE: 20_000})
+        await client.send()
+        assert "PingAckReceived" not in await client.names_until("SettingsAcknowledged")
+        second = client.call(request(2))
+        await client.send()
+        names = await client.names_until("PingAckReceived")
+        assert names.index("StreamEnded") < names.index("PingAckReceived")
+        assert client.answers[second].is_ok
+        await silent.pinged()  # at once
+
+
 async def test_an_answer_waits_for_the_window_of_its_stream() -> None:
     async with running() as at:
         client = await at.client()
