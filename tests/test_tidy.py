@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_823
+PRODUCT_LINES_MAX = 90_936
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_936
+FUNCTIONS_MAX = 5_940
 WALK_LINES_MAX = 8_596
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {

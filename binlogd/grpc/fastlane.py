@@ -316,14 +316,12 @@ class FastLaneProtocol(GrpcProtocol):
         if len(self._pongs) > _PONGS_BYTES_MAX:
             self._write_pongs()
         elif self._pong_timer is None:
-            loop = asyncio.get_running_loop()
-            self._pong_timer = loop.call_later(_PONG_S, self._write_late_pongs)
+            self._pong_timer = asyncio.get_running_loop().call_later(_PONG_S, self._late_pongs)
         return True
 
-    def _write_late_pongs(self) -> None:
+    def _late_pongs(self) -> None:
         self._pong_timer = None
-        if self._pongs:
-            self._write_pongs()
+        self._write_pongs()
 
     def _write_pongs(self) -> None:
         """A client of grpc-go sends a ping with nearly each call, or for each answer: a write for

@@ -120,9 +120,8 @@ class Merge:
             source.bytes_waiting += len(binlog.payload)
         source.resolved_ts = max(pulled.resolved_ts, last)
         if last > self._newest_ts:
-            newest = next((each for each in reversed(pulled.binlogs) if not each.is_fake), None)
-            if newest is not None:
-                self._newest_ts = max(self._newest_ts, newest.commit_ts)
+            real = (each.commit_ts for each in reversed(pulled.binlogs) if not each.is_fake)
+            self._newest_ts = max(self._newest_ts, next(real, NO_TS))
 
     def pop(self) -> Pulled | None:
         """Everything up to the smallest promise of all sources; None when that has not moved."""
@@ -182,12 +181,7 @@ class Merge:
                 del self._sources[name]
 
     def _without_repeats(self, ordered: list[CommittedBinlog]) -> list[CommittedBinlog]:
-        last = NO_TS
-        for binlog in ordered:
-            if binlog.commit_ts == last:  # as hardly ever
-                break
-            last = binlog.commit_ts
-        else:
+        if len({binlog.commit_ts for binlog in ordered}) == len(ordered):  # as nearly always
             return ordered
         kept: list[CommittedBinlog] = []
         for binlog in sorted(ordered, key=_BY_TIME):

@@ -67,8 +67,7 @@ SELECT json_group_array(json_array(commit_ts, start_ts, fid, offset, length, pf,
 {_COMMITS_AFTER})
 """
 """The same as one text, because for each row the interpreter is let go of and taken back. It keeps
-the order of the rows, which have a limit."""
-_PACKS = sqlite3.sqlite_version_info >= (3, 38)  # before, not every SQLite knows JSON
+the order of the rows, which have a limit. Before 3.38 not every SQLite knows JSON."""
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 _Maybe = _Number | None
 _packed = msgspec.json.Decoder(
@@ -256,10 +255,9 @@ class SqliteIndex:
     async def commits_after(self, after: Tso, *, upto: Tso, limit: int) -> list[FoundCommit]:
         """Commits and fakes with after < commit_ts <= upto, in order, the first `limit`."""
         arguments = after, upto, limit
-        if _PACKS:
-            with suppress(IndexUnavailable, msgspec.DecodeError, TypeError):  # the rows say why
-                ((text,),) = await self._all(_COMMITS_PACKED, arguments)
-                return found_commits(_packed.decode(text))
+        with suppress(IndexUnavailable, msgspec.DecodeError, TypeError):  # the rows say why
+            ((text,),) = await self._all(_COMMITS_PACKED, arguments)
+            return found_commits(_packed.decode(text))
         rows = await self._rows(_COMMITS_AFTER, arguments)
         try:
             return found_commits(rows)
