@@ -215,7 +215,7 @@ def line(
         ratio = _ratio(turns, go, Span(min(of_go), max(of_go)), figure)
         return Line(what, figure.unit, ours, _told(go), ratio, "", "", "this run")
     source = "published" if theirs is None else f"published; here: {theirs.reason}"
-    ratio = _ratio(turns, figure.published, figure.published, figure)
+    ratio = _ratios(turns, figure.published)
     if others > OTHERS_MAX:
         ratio, source = "not told", f"{source}; other work took {others:.0%} of the cores"
     return Line(what, figure.unit, ours, _told(figure.published), ratio, "", "", source)
@@ -225,11 +225,15 @@ def _ratio(turns: tuple[float, ...], go: Span, go_turns: Span, figure: Figure) -
     """Of our median to theirs, and which is better, unless turns of both overlap."""
     if not go.low:
         return ""  # too short for the clock that measured it
-    value = median(turns)
-    ratios = _told(Span(value / go.high, value / go.low))
+    value, ratios = median(turns), _ratios(turns, go)
     if min(turns) <= go_turns.high * (1 + ALIKE) and max(turns) >= go_turns.low * (1 - ALIKE):
         return f"{ratios} alike"
     return f"{ratios} {'better' if (value > go.high) == figure.is_rate else 'worse'}"
+
+
+def _ratios(turns: tuple[float, ...], go: Span) -> str:
+    """Without a verdict: to published figures there is none, as they are of another machine."""
+    return _told(Span(median(turns) / go.high, median(turns) / go.low))
 
 
 def _told(span: Span) -> str:

@@ -105,14 +105,21 @@ def test_a_row_without_figures_says_why_and_the_others_are_there() -> None:
 
 
 def test_a_ratio_is_ours_to_theirs_and_says_which_is_better() -> None:
-    assert told(300).ratio == "1.50 to 3.00 better"
-    assert told(300, is_rate=False).ratio == "1.50 to 3.00 worse"
-    assert told(150).ratio == "0.75 to 1.50 alike"
-    one = Span(100, 100)
-    assert told(50, published=one).ratio == "0.50 worse"
-    assert told(50, published=one, is_rate=False).ratio == "0.50 better"
-    assert told(104, published=one).ratio == "1.04 alike"
-    assert told(50, published=Span(0, 0)).ratio == ""
+    def beside(ours: float, *theirs: float, is_rate: bool = True) -> str:
+        return told(ours, theirs={"it": theirs}, is_rate=is_rate).ratio
+
+    assert beside(300, 100) == "3.00 better"
+    assert beside(300, 100, is_rate=False) == "3.00 worse"
+    assert beside(50, 100) == "0.50 worse"
+    assert beside(50, 100, is_rate=False) == "0.50 better"
+    assert beside(150, 100, 150, 200) == "1.00 alike"
+    assert beside(104, 100) == "1.04 alike"
+    assert beside(50, 0) == ""
+
+
+def test_published_figures_are_of_another_machine_and_have_no_verdict() -> None:
+    assert told(300).ratio == "1.50 to 3.00"
+    assert told(50, is_rate=False, published=Span(100, 100)).ratio == "0.50"
 
 
 def test_what_was_measured_of_go_counts_and_not_what_is_published() -> None:
@@ -132,7 +139,7 @@ def test_a_machine_with_other_work_is_not_compared_with_published_figures() -> N
     busy = told(50, others=0.62)
     assert busy.ratio == "not told"
     assert busy.source == "published; other work took 62% of the cores"
-    assert told(50, others=OTHERS_MAX).ratio == "0.25 to 0.50 worse"
+    assert told(50, others=OTHERS_MAX).ratio == "0.25 to 0.50"
     beside = told(50, theirs={"it": (100.0,)}, others=0.62)
     assert (beside.ratio, beside.source) == ("0.50 worse", "this run")
 
