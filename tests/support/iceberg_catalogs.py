@@ -1,6 +1,7 @@
 """Iceberg catalogs for the tests, each described to pyiceberg as a user describes it.
 
-SQL needs no server. REST is Apache Iceberg's own (`make setup-soak`), Glue is moto's.
+SQL needs no server. REST is Apache Iceberg's own and Hive a Metastore (`make setup-soak`), Glue is
+moto's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from pyiceberg import catalog
 from pyiceberg.utils.config import Config
 
+from tests.support.hive_metastore import hive_metastore
 from tests.support.ports import free_port
 from tests.support.s3 import s3_server
 from tests.support.tried import library, tried
@@ -97,4 +99,12 @@ def glue_catalog(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         yield
 
 
-CATALOGS = {"sql": sql_catalog, "rest": rest_catalog, "glue": glue_catalog}
+@contextmanager
+def hive_catalog(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Hive Metastore in a process of its own."""
+    with hive_metastore(directory) as uri:
+        described(monkeypatch, type="hive", uri=uri)
+        yield
+
+
+CATALOGS = {"sql": sql_catalog, "rest": rest_catalog, "glue": glue_catalog, "hive": hive_catalog}

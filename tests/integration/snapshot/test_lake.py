@@ -111,7 +111,7 @@ def test_a_version_outlives_the_snapshot_that_it_came_from(tmp_path: Path) -> No
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["rest", "glue"])
+@pytest.mark.parametrize("kind", ["rest", "glue", "hive"])
 def test_snapshots_go_into_a_catalog_of_the_user_s(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,12 +28,16 @@ from tests.support.iceberg_catalogs import CATALOGS, NAME, described
 Rows = list[tuple[Any, ...]]
 Page = dict[str, LakeTable]
 
+SERVERS = ("rest", "glue", "hive")
 ONE = [(1, "a"), (2, "b")]
 TWO = [(3, "c")]
 
 
 @pytest.fixture(
-    params=["sql", *(pytest.param(each, marks=pytest.mark.soak) for each in ("rest", "glue"))]
+    params=[
+        "sql",
+        *(pytest.param(each, marks=pytest.mark.soak) for each in ("rest", "glue", "hive")),
+    ]
 )
 def catalog(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
