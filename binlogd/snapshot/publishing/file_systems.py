@@ -31,7 +31,12 @@ def file_system(url: str) -> tuple[FileSystem, str]:
         system, root = FileSystem.from_uri(url)
         return system, root
     given = azure_options(url)
-    return AzureFileSystem(**given), f"{urlsplit(url).username}{urlsplit(url).path}"
+    return AzureFileSystem(**given), path_in_azure(url)
+
+
+def path_in_azure(url: str) -> str:
+    """CONTAINER/PATH, as pyarrow takes it."""
+    return f"{urlsplit(url).username}{urlsplit(url).path}"
 
 
 def azure_options(url: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationError
-from pyiceberg.io.pyarrow import parquet_files_to_data_files, pyarrow_to_schema
+from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files, pyarrow_to_schema
 from pyiceberg.manifest import DataFile as HeldFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
@@ -37,8 +37,10 @@ from pyiceberg.transforms import (
     Transform,
     YearTransform,
 )
+from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from binlogd.host.clock import WallClock
+from binlogd.snapshot.publishing.file_systems import path_in_azure
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, set_spec, version_of
 from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
@@ -70,6 +72,16 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
 }
 _FAILS = (CommitFailedException, ValidationError, ValueError, NotImplementedError, OSError)
+
+
+class AzureFileIO(PyArrowFileIO):
+    """Files in Azure's store: pyiceberg 0.12 takes `CONTAINER@ACCOUNT.dfs...` for the container."""
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        """Scheme, host, and the path as pyarrow takes it."""
+        scheme, host, _ = PyArrowFileIO.parse_location(location, properties)
+        return scheme, host, path_in_azure(location)
 
 
 class Iceberg:

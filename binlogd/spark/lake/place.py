@@ -23,8 +23,9 @@ KINDS: tuple[Kind, ...] = ("delta", "iceberg")
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 
 _KNOWN = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation"})
-_TRIED = {"delta": ("s3", "abfss"), "iceberg": ("s3", "gs")}
+_TRIED = {"delta": ("s3", "abfss"), "iceberg": ("s3", "gs", "abfss")}
 _BY_PYARROW = "pyiceberg.io.pyarrow.PyArrowFileIO"
+_BY_PYARROW_IN_AZURE = "binlogd.spark.lake.iceberg.AzureFileIO"
 _FOR_EVER_MS = str(253402300799000)
 
 
@@ -92,6 +93,10 @@ class LakeLocation:
 
     def iceberg_properties(self) -> dict[str, str]:
         """For pyiceberg. Source: pyiceberg.io."""
+        if self._scheme == "abfss":
+            given = azure_options(self.url).items()
+            adls = {f"adls.{name.replace('_', '-')}": value for name, value in given}
+            return {"py-io-impl": _BY_PYARROW_IN_AZURE, **adls}
         if self._scheme == "gs":
             found = {"py-io-impl": _BY_PYARROW}
             if end := self._given().get("endpoint"):
@@ -160,7 +165,5 @@ def _refused(kind: Kind, scheme: str) -> str:
             "delta-rs writes to Google's store in a way that no server here could try: use"
             " iceberg:gs://..."
         )
-    if (kind, scheme) == ("iceberg", "abfss"):
-        return "pyiceberg does not find what has such a name: use delta:abfss://..."
     tried = ", ".join(f"{each}://" for each in _TRIED[kind])
     return f"a lake of {kind} lies in a directory, {tried}; its commits were never tried there"

@@ -102,7 +102,7 @@ async def test_an_export_is_published_whole_and_removed(urls: Urls, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("kind", "store"),
-    [("iceberg", "gcs"), ("delta", "azure")],
+    [("iceberg", "gcs"), ("delta", "azure"), ("iceberg", "azure")],
 )
 @pytest.mark.soak
 def test_a_lake_is_fed_from_an_archive(
@@ -129,11 +129,14 @@ def test_a_lake_is_fed_from_an_archive(
     ("into", "said"),
     [
         ("delta:gs://b/lake", "delta-rs writes to Google's store in a way that no server here"),
-        ("iceberg:abfss://c@a.dfs.core.windows.net/lake", "pyiceberg does not find"),
+        ("iceberg:abfss://a.blob.core.windows.net/c/lake", "expected abfss://CONTAINER@ACCOUNT"),
         ("delta:az://c/lake", "Azure is abfss://CONTAINER@ACCOUNT"),
         ("delta:abfss://a.blob.core.windows.net/c/lake", "expected abfss://CONTAINER@ACCOUNT"),
         ("iceberg:s3a://b/lake", "S3 is s3:// here"),
-        ("iceberg:hdfs://b/lake", "a directory, s3://, gs://; its commits were never tried"),
+        (
+            "iceberg:hdfs://b/lake",
+            "a directory, s3://, gs://, abfss://; its commits",
+        ),
     ],
 )
 def test_a_lake_where_it_cannot_be_is_refused_with_the_reason(into: str, said: str) -> None:
