@@ -20,8 +20,8 @@ IntoOption = Annotated[
     str,
     typer.Option(
         "--into",
-        help="delta:PLACE or iceberg:PLACE (a directory, s3://..., abfss://..., for iceberg"
-        " gs://...); or syncer: what [syncer] names.",
+        help="delta:PLACE or iceberg:PLACE (a directory, s3://..., gs://..., abfss://...);"
+        " or syncer: what [syncer] names.",
     ),
 ]
 ModeOption = Annotated[

@@ -177,8 +177,8 @@ def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
             "expected delta:PLACE or iceberg:PLACE",
         ),
         (
-            ["--source", ".", "--into", "delta:gs://b/lake", "--checkpoint", "c"],
-            "use iceberg:gs://...",
+            ["--source", ".", "--into", "delta:az://b/lake", "--checkpoint", "c"],
+            "Azure is abfss://",
         ),
         (
             ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -94,21 +95,41 @@ def azure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Urls]:
 
 
 @contextmanager
-def listing_from(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def azure_by_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lets delta-rs ask Azurite by `tests.support.azurite_proxy`; all others ask itself."""
-    port, end = free_port(), azure_options(url)["blob_storage_authority"]
-    proxy = [sys.executable, "-m", "tests.support.azurite_proxy", str(port), end.split(":")[1]]
-    plain = LakeLocation.delta_options
-
-    def by_proxy(place: LakeLocation) -> dict[str, str]:
-        where = f"http://127.0.0.1:{port}/{_ACCOUNT}"
-        return {**plain(place), "AZURE_STORAGE_ENDPOINT": where}
-
-    monkeypatch.setattr(LakeLocation, "delta_options", by_proxy)
-    with _running(proxy, f"http://127.0.0.1:{port}/"):
+    with _proxy("azurite_proxy", azure_options(url)["blob_storage_authority"]) as where:
+        given = {"AZURE_STORAGE_ENDPOINT": f"{where}/{_ACCOUNT}"}
+        plain = LakeLocation.delta_options
+        monkeypatch.setattr(LakeLocation, "delta_options", lambda place: {**plain(place), **given})
         yield
 
 
+@contextmanager
+def gcs_by_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets delta-rs ask fake-gcs-server by `tests.support.gcs_proxy`; all others ask itself."""
+    behind = dict(parse_qsl(urlsplit(url).query))["endpoint_override"]
+    with _proxy("gcs_proxy", behind) as where:
+        plain = LakeLocation.delta_options
+
+        def by_proxy(place: LakeLocation) -> dict[str, str]:
+            return {
+                name: each.replace(f"http://{behind}", where) for name, each in plain(place).items()
+            }
+
+        monkeypatch.setattr(LakeLocation, "delta_options", by_proxy)
+        yield
+
+
+@contextmanager
+def _proxy(module: str, behind: str) -> Iterator[str]:
+    port = free_port()
+    words = [sys.executable, "-m", f"tests.support.{module}", str(port), behind.split(":")[1]]
+    with _running(words, f"http://127.0.0.1:{port}/"):
+        yield f"http://127.0.0.1:{port}"
+
+
+BY_PROXY = {"azure": azure_by_proxy, "gcs": gcs_by_proxy}
+"""For delta-rs, which asks the doubles for more than they know."""
 STORES: dict[str, Callable[[pytest.MonkeyPatch], AbstractContextManager[Urls]]] = {
     "s3": s3,
     "gcs": gcs,

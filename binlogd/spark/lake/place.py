@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from binlogd.errors import ConfigError
@@ -23,7 +24,7 @@ KINDS: tuple[Kind, ...] = ("delta", "iceberg")
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 
 _KNOWN = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation"})
-_TRIED = {"delta": ("s3", "abfss"), "iceberg": ("s3", "gs", "abfss")}
+_TRIED = ("s3", "gs", "abfss")
 _BY_PYARROW = "pyiceberg.io.pyarrow.PyArrowFileIO"
 _BY_PYARROW_IN_AZURE = "binlogd.spark.lake.iceberg.AzureFileIO"
 _FOR_EVER_MS = str(253402300799000)
@@ -69,7 +70,9 @@ class LakeLocation:
         return system, f"{root.rstrip('/')}/{directory}"
 
     def delta_options(self) -> dict[str, str]:
-        """For delta-rs. Source: object_store, AmazonS3ConfigKey, AzureConfigKey."""
+        """For delta-rs. Source: object_store, its AmazonS3ConfigKey and so on."""
+        if self._scheme == "gs":
+            return self._google_options()
         if self._scheme == "abfss":
             azure = azure_options(self.url)
             names = {"account_name": "ACCOUNT_NAME", "account_key": "ACCOUNT_KEY"}
@@ -91,6 +94,22 @@ class LakeLocation:
             found["AWS_ALLOW_HTTP"] = "true"
         return found
 
+    def _google_options(self) -> dict[str, str]:
+        """By object_store only a key says that there is none. Source: GoogleConfigKey."""
+        end = self._given().get("endpoint")
+        if end is None:
+            return {}
+        found = {"google_base_url": end, "allow_http": str(end.startswith("http:")).lower()}
+        if self._is_anonymous:
+            nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            key = msgspec.json.encode({"gcs_base_url": end, "disable_oauth": True, **nobody})
+            found["google_service_account_key"] = key.decode()
+        return found
+
+    @property
+    def _is_anonymous(self) -> bool:
+        return urlsplit(self.url).username == "anonymous"
+
     def iceberg_properties(self) -> dict[str, str]:
         """For pyiceberg. Source: pyiceberg.io."""
         if self._scheme == "abfss":
@@ -101,7 +120,7 @@ class LakeLocation:
             found = {"py-io-impl": _BY_PYARROW}
             if end := self._given().get("endpoint"):
                 found["gcs.service.host"] = end
-            if urlsplit(self.url).username == "anonymous":  # pyiceberg knows nobody without a token
+            if self._is_anonymous:  # pyiceberg knows nobody without a token
                 found |= {"gcs.oauth2.token": "none", "gcs.oauth2.token-expires-at": _FOR_EVER_MS}
             return found
         names = {
@@ -139,7 +158,7 @@ def place_of(into: str) -> LakeLocation:
     if urlsplit(url).scheme in ("", "file"):
         return LakeLocation(found, str(Path(url.removeprefix("file://")).absolute()))
     parts = urlsplit(url)
-    if parts.scheme not in _TRIED[found]:
+    if parts.scheme not in _TRIED:
         raise ConfigError(f"--into {kind}:{parts.scheme}://...: {_refused(found, parts.scheme)}")
     if parts.scheme == "abfss":
         try:
@@ -160,10 +179,5 @@ def _refused(kind: Kind, scheme: str) -> str:
         return "S3 is s3:// here"
     if scheme in ("abfs", "az", "azure", "wasb", "wasbs"):
         return "Azure is abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH here"
-    if (kind, scheme) == ("delta", "gs"):
-        return (
-            "delta-rs writes to Google's store in a way that no server here could try: use"
-            " iceberg:gs://..."
-        )
-    tried = ", ".join(f"{each}://" for each in _TRIED[kind])
+    tried = ", ".join(f"{each}://" for each in _TRIED)
     return f"a lake of {kind} lies in a directory, {tried}; its commits were never tried there"
