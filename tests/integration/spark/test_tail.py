@@ -46,6 +46,7 @@ def s3() -> Iterator[S3]:
         yield server
 
 
+# in short: a lake in an object store is fed from an archive in one, test_lake
 @pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.soak)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "directory":
