@@ -7,8 +7,9 @@ import gc
 import io
 import logging
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
@@ -38,11 +39,11 @@ settings.register_profile("brief", settings.get_profile("repeatable"), max_examp
 settings.load_profile("binlogd")
 
 
-ROOT = Path(__file__).parents[1]
 SLOWEST_FIRST = ("tests/integration/spark", "tests/e2e", "tests/integration", "tests/contract")
 """Directories; what lies elsewhere comes last."""
-ONE_WORKER = frozenset({"spark", "kafka", "mysql"})
-"""Fixtures that take seconds of both cores to start: all of their tests go to one worker."""
+ONE_WORKER = ("spark", "kafka", "mysql")
+"""Fixtures that take seconds of both cores to start: all tests of each go to one worker, those of
+several with the first."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,7 +63,6 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
@@ -74,12 +74,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return  # there are no groups
 
     def rank(item: pytest.Item) -> int:
-        path = os.path.relpath(item.path, ROOT)
-        return next((n for n, slow in enumerate(SLOWEST_FIRST) if path.startswith(slow)), 9)
+        return next((n for n, slow in enumerate(SLOWEST_FIRST) if item.nodeid.startswith(slow)), 9)
 
     for item in items:
-        if ONE_WORKER & _fixtures(item):
-            item.add_marker(pytest.mark.xdist_group("servers"))
+        if servers := [each for each in ONE_WORKER if each in _fixtures(item)]:
+            item.add_marker(pytest.mark.xdist_group(servers[0]))
         elif _shares_with_its_file(item):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=rank)
@@ -100,17 +99,27 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _fixtures(item: pytest.Item) -> set[str]:
-    """Those that a test names, and the ones that its parameters stand for."""
+    """Those that a test names, and the ones that parameters of its fixtures stand for."""
     names = set(getattr(item, "fixturenames", ()))
     if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-        names |= {each for each in item.callspec.params.values() if isinstance(each, str)}
+        params = item.callspec.params
+        own = names & params.keys()
+        names |= {str(params[name]) for name in own if _defined(name, item.parent)}
     return names
+
+
+@cache
+def _defined(name: str, parent: pytest.Collector | None) -> Sequence[pytest.FixtureDef[object]]:
+    """The fixtures of this name that a test may mean; a parameter of its own is none."""
+    if parent is None:
+        return ()
+    return parent.session._fixturemanager.getfixturedefs(name, parent) or ()
 
 
 def _shares_with_its_file(item: pytest.Item) -> bool:
     """Whether something is made once for the tests of its file: no two workers make it both."""
-    made = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-    return any(each[-1].scope == "module" for each in made.values())
+    made = [found for name in _fixtures(item) if (found := _defined(name, item.parent))]
+    return any(each[-1].scope == "module" for each in made)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,18 +21,18 @@ from binlogd.wire.peek import Mutation
 from tests.support.appliance import Appliance, into_mariadb, run
 from tests.support.mariadb import MariaDb
 from tests.support.ports import free_port
-from tests.support.recordings_reader import compare, connect, history, info
+from tests.support.recordings_reader import RECORDINGS, compare, connect, history, info
 from tests.workload.recording import feed_recording
 
-KEYS = Path(__file__).parents[1] / "recordings" / "keys"
+RECORDING = RECORDINGS / "few"
 LEFT_OUT = ("keys_tidb", "keys_wrong")
 IGNORED = f'ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,{",".join(LEFT_OUT)}"'
 
 
 @pytest.fixture
 def appliance(tmp_path: Path) -> Iterator[Appliance]:
-    """Into files, with the schema history of the recording `keys`."""
-    machine = Appliance(tmp_path, history=history(KEYS))
+    """Into files, with the schema history of a recording."""
+    machine = Appliance(tmp_path, history=history(RECORDING))
     yield machine
     machine.close()
 
@@ -41,7 +41,7 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
 def replica(tmp_path: Path, mariadb: MariaDb) -> Iterator[Appliance]:
     """The same into MariaDB, with a relay log."""
     machine = Appliance(
-        tmp_path, history=history(KEYS), syncer=into_mariadb(mariadb, extra=IGNORED)
+        tmp_path, history=history(RECORDING), syncer=into_mariadb(mariadb, extra=IGNORED)
     )
     yield machine
     machine.close()
@@ -207,13 +207,13 @@ def test_a_downstream_that_is_down_leaves_the_pump_receiving(
     mariadb.kill()
     try:
         replica.start()
-        asyncio.run(feed_recording(KEYS, replica.target))
+        asyncio.run(feed_recording(RECORDING, replica.target))
         status = replica.wait(lambda now: now["drainer"]["state"] == "retrying")
         assert str(mariadb.port) in status["drainer"]["error"]
         assert status["lag_s"] is None, "nothing was pulled yet that could be late"
     finally:
         mariadb.start()
-    expect_keys(replica, mariadb)
+    expect_recorded(replica, mariadb)
 
 
 def test_a_refused_statement_stops_and_is_passed_over_on_request(
@@ -221,12 +221,12 @@ def test_a_refused_statement_stops_and_is_passed_over_on_request(
 ) -> None:
     appliance = Appliance(
         tmp_path,
-        history=history(KEYS),
+        history=history(RECORDING),
         syncer=into_mariadb(mariadb, extra=IGNORED.replace(",keys_tidb", "")),
     )
     try:
         appliance.start()
-        asyncio.run(feed_recording(KEYS, appliance.target))
+        asyncio.run(feed_recording(RECORDING, appliance.target))
         skipped = 0
         while skipped < 20:  # until nothing is refused any more
             now = appliance.wait(
@@ -250,7 +250,7 @@ def test_a_refused_statement_stops_and_is_passed_over_on_request(
             skipped += 1
         assert skipped > 0
         connection = connect(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
-        assert compare(KEYS, connection, LEFT_OUT) == []
+        assert compare(RECORDING, connection, LEFT_OUT) == []
     finally:
         appliance.close()
 
@@ -262,7 +262,7 @@ def test_when_the_upstream_is_gone_the_relay_log_makes_the_replica_consistent(
     replica: Appliance, mariadb: MariaDb
 ) -> None:
     replica.start()
-    asyncio.run(feed_recording(KEYS, replica.target))
+    asyncio.run(feed_recording(RECORDING, replica.target))
     replica.wait_until_applied(0)
     replica.kill()
     (replica.directory / "ddl_history.json").unlink()
@@ -275,10 +275,12 @@ def test_when_the_upstream_is_gone_the_relay_log_makes_the_replica_consistent(
 
     replica.wait(lambda _: is_consistent(mariadb))
     connection = connect(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
-    assert compare(KEYS, connection, LEFT_OUT) == []
+    assert compare(RECORDING, connection, LEFT_OUT) == []
     assert replica.status()["state"] == "online"
     start = replica.status()["checkpoint"]["commit_ts"] + (1_000 << LOGICAL_BITS)
-    assert write(replica, *transaction(start, b""), cluster_id=info(KEYS)["cluster_id"]) is None
+    assert (
+        write(replica, *transaction(start, b""), cluster_id=info(RECORDING)["cluster_id"]) is None
+    )
     assert replica.stop() == 0
 
 
@@ -286,7 +288,7 @@ def test_an_upstream_that_comes_up_late_is_waited_for_and_nothing_is_restored(
     replica: Appliance, mariadb: MariaDb
 ) -> None:
     replica.start()
-    asyncio.run(feed_recording(KEYS, replica.target))
+    asyncio.run(feed_recording(RECORDING, replica.target))
     replica.wait_until_applied(0)
     replica.kill()
     assert not is_consistent(mariadb)
@@ -298,7 +300,7 @@ def test_an_upstream_that_comes_up_late_is_waited_for_and_nothing_is_restored(
             self.send_response(200 if len(asked) > 2 else 503)
             self.end_headers()
             if len(asked) > 2:
-                self.wfile.write(history(KEYS))
+                self.wfile.write(history(RECORDING))
 
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""
@@ -311,7 +313,7 @@ def test_an_upstream_that_comes_up_late_is_waited_for_and_nothing_is_restored(
             replica.config_file.write_text(text.replace("ddl_history.json", url))
             replica.start()
             replica.wait(lambda status: len(asked) > 2 and status["drainer"]["sessions"] > 0)
-            expect_keys(replica, mariadb)
+            expect_recorded(replica, mariadb)
             assert '"restored"' not in replica.log()
         finally:
             tidb.shutdown()
@@ -321,10 +323,10 @@ def test_a_restore_passes_over_what_an_operator_passed_over(
     tmp_path: Path, mariadb: MariaDb
 ) -> None:
     syncer = into_mariadb(mariadb, extra=IGNORED.replace(",keys_tidb", ""))
-    replica = Appliance(tmp_path, history=history(KEYS), syncer=syncer)
+    replica = Appliance(tmp_path, history=history(RECORDING), syncer=syncer)
     try:
         replica.start()
-        asyncio.run(feed_recording(KEYS, replica.target))
+        asyncio.run(feed_recording(RECORDING, replica.target))
         stuck = replica.wait(lambda status: status["drainer"]["state"] == "stuck")["drainer"]
         skip_ts = str(stuck["failure"]["skip_ts"])
         replica.kill()
@@ -345,13 +347,13 @@ def is_consistent(server: MariaDb) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT clusterID, checkPoint FROM tidb_binlog.checkpoint")
         ((cluster_id, checkpoint),) = cursor.fetchall()
-    assert int(cluster_id) == info(KEYS)["cluster_id"]
+    assert int(cluster_id) == info(RECORDING)["cluster_id"]
     return bool(json.loads(checkpoint)["consistent"])
 
 
-def expect_keys(replica: Appliance, server: MariaDb) -> None:
+def expect_recorded(replica: Appliance, server: MariaDb) -> None:
     """Everything is applied, and equal."""
     replica.wait_until_applied(0)
     assert replica.stop() == 0
     connection = connect(server.host, server.port, server.user, server.password)
-    assert compare(KEYS, connection, LEFT_OUT) == []
+    assert compare(RECORDING, connection, LEFT_OUT) == []

@@ -32,7 +32,7 @@ def test_each_row_is_there_once_whatever_is_killed(
         f'kafka-sasl-mechanism = "SCRAM-SHA-256"\nuser = "{USER}"\npassword = "{PASSWORD}"\n'
         f'[syncer.to.security]\nssl-ca = "{kafka.authority.file}"\n'
     )
-    recording = RECORDINGS / "keys"
+    recording = RECORDINGS / "few"
     appliance = Appliance(tmp_path, history=history(recording), syncer=syncer)
     try:
         appliance.start()
@@ -49,7 +49,7 @@ def test_each_row_is_there_once_whatever_is_killed(
     told = [int(dict(each.headers)["commit_ts"]) for each in messages]
     assert told == [each["_tidb"]["commitTs"] for each in rows]
     sent = Counter(each["_tidb"]["commitTs"] for each in rows if not each["isDdl"])
-    assert sent == rows_by_commit_ts("keys")
+    assert sent == rows_by_commit_ts("few")
     progress = kafka.read(f"binlogd_progress_{info(recording)['cluster_id']}")
     assert json.loads(progress[-1].value)["commit-ts"] >= max(sent)
 

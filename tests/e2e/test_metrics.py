@@ -18,8 +18,9 @@ from tests.support.recordings_reader import history
 from tests.workload.recording import feed_recording
 
 ROOT = Path(__file__).parents[2]
-RECORDING = ROOT / "tests" / "recordings" / "keys"
+RECORDING = ROOT / "tests" / "recordings" / "few"
 DOC = (ROOT / "docs" / "METRICS.md").read_text()
+pytestmark = pytest.mark.xdist_group("test_metrics.py")  # one process is asked for all of them
 
 SECONDS, COUNTER, GAUGE = "histogram", "counter", "gauge"
 ORIGINAL: dict[str, tuple[str, str, tuple[str, ...]]] = {

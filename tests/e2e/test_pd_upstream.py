@@ -25,7 +25,7 @@ from tests.support.replica_reader import replica_differences
 from tests.support.tikv_schema import keep_schema
 from tests.workload.recording import cluster_id, feed_recording, payloads
 
-RECORDING = RECORDINGS / "keys"
+RECORDING = RECORDINGS / "few"
 FIRST_TS: int = info(RECORDING)["first_tso"]
 LAST_TS: int = info(RECORDING)["last_tso"]
 METRICS = (Path(__file__).parents[2] / "docs" / "METRICS.md").read_text()

@@ -35,7 +35,7 @@ from tests.support.replica_reader import replica_differences
 from tests.support.wire_recordings import WIRE, say_whose
 from tests.workload.recording import feed_recording
 
-RECORDING = RECORDINGS / "keys"
+RECORDING = RECORDINGS / "few"
 BASE = compose(1_700_000_000_000)
 
 

@@ -29,7 +29,7 @@ from tests.workload.feed import Feeder
 from tests.workload.recording import cluster_id, records
 from tests.workload.timeline import Record
 
-NAME = "keys"
+NAME = "few"
 RECORDING = RECORDINGS / NAME
 PATIENT = ClientLimits(
     deadline_s=5.0, prewrite_retry_s=600.0, outcome_retry_s=600.0, outcome_retry_interval_s=0.1

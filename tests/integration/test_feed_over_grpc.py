@@ -47,7 +47,9 @@ async def served() -> AsyncIterator[Served]:
     await served.stop()
 
 
-@pytest.mark.parametrize("name", ["keys", pytest.param("types", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "name", ["few", *(pytest.param(name, marks=pytest.mark.soak) for name in ("keys", "types"))]
+)
 async def test_a_recording_arrives_whole(served: Served, name: str) -> None:
     statistics = await recording.feed_recording(RECORDINGS / name, served.target)
     expected = [payload for _, payload in recording.payloads(RECORDINGS / name)]

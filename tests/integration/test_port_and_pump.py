@@ -118,7 +118,9 @@ async def pulled(source: RemoteSource, count: int, after: Tso = NO_TS) -> list[C
     return found
 
 
-@pytest.mark.parametrize("recording", ["keys", pytest.param("ddl", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "recording", ["few", *(pytest.param(name, marks=pytest.mark.soak) for name in ("keys", "ddl"))]
+)
 async def test_what_was_recorded_goes_in_and_comes_out_joined_and_in_order(
     tmp_path: Path, recording: str
 ) -> None:

@@ -59,7 +59,7 @@ async def lived(
 ) -> Lived:
     """Runs Python with these words and a fault; killed when it has said so many lines."""
     call, trace = fault.split(":")[0], directory.with_name("calls")
-    under = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(trace), "-e", f"trace={call}"]
+    under = [*strace.UNDER, "-o", str(trace), "-e", f"trace={call}"]
     process = await asyncio.create_subprocess_exec(
         *(*under, "-e", f"inject={fault}", sys.executable, *words),
         cwd=ROOT,

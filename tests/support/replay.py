@@ -33,6 +33,7 @@ BATCH = 64
 SKIPPED: dict[str, tuple[str, ...]] = {
     "types": ("types_tidb",),
     "keys": ("keys_wrong", "keys_tidb"),
+    "few": ("keys_wrong", "keys_tidb"),
     "ddl": (
         "fl",
         "fl_back",

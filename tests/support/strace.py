@@ -7,6 +7,9 @@ import subprocess
 
 import pytest
 
+UNDER = ("strace", "-f", "--seccomp-bpf", "-qq")
+"""A process stops at the calls alone that are asked for."""
+
 
 def skip_without() -> None:
     """Skips where strace is missing or processes may not be traced."""

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.strace import UNDER
+
 _UNDERSTOOD = (
     "open,openat,creat,close,dup,dup2,dup3,fcntl,lseek,write,pwrite64,writev,fsync,fdatasync,"
     "ftruncate,truncate,fallocate,rename,renameat,renameat2,link,linkat,unlink,unlinkat,mkdir,"
@@ -40,7 +42,7 @@ NEVER = 1 << 60
 def under(trace: Path) -> list[str]:
     """The command that runs another and writes down what it does."""
     calls = f"{_UNDERSTOOD},{_REFUSED},mmap"
-    words = ["strace", "-f", "--seccomp-bpf", "-qq", "-xx", "-s", "16777216", "--signal=none"]
+    words = [*UNDER, "-xx", "-s", "16777216", "--signal=none"]
     return [*words, "-o", str(trace), "-e", f"trace={calls}"]
 
 

@@ -44,7 +44,10 @@ def _check(mariadb: MariaDb, upstream: Upstream) -> None:
 @pytest.mark.parametrize(
     ("lanes", "is_transactional"), [(1, False), (3, False), (3, True)], ids=["1", "3", "whole"]
 )
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 4))],
+)
 async def test_tables_of_every_shape_end_as_upstream(
     seed: int, lanes: int, mariadb: MariaDb, *, is_transactional: bool
 ) -> None:

@@ -28,7 +28,7 @@ SMALL = Limits(changes_max=50, bytes_max=1 << 16, cut_changes_max=80, cut_bytes_
 MEDIUM = Limits(changes_max=400, bytes_max=1 << 20, cut_changes_max=600)
 TINY = Limits(changes_worth=1, changes_max=1)
 """Nothing merged away that a statement must do."""
-LIMITS = {"keys": SMALL, "ddl": SMALL, "mixed": MEDIUM, "windows": MEDIUM}
+LIMITS = {"keys": SMALL, "few": SMALL, "ddl": SMALL, "mixed": MEDIUM, "windows": MEDIUM}
 
 
 def _differences(name: str, mariadb: MariaDb) -> list[Difference]:
@@ -46,10 +46,12 @@ def _txns(name: str) -> Iterator[Txn]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("types", "keys", "ddl", "race", "fuzz"),
+        *("types", "ddl", "fuzz"),
+        pytest.param("keys", marks=pytest.mark.soak),  # in short: by eight lanes, below
         pytest.param("mixed", marks=pytest.mark.soak),  # in short: test_demo has such a workload
-        pytest.param("large", marks=pytest.mark.soak),  # in short: test_recordings_end_to_end
-        pytest.param("windows", marks=pytest.mark.soak),  # in short: abandoned, see below
+        pytest.param("large", marks=pytest.mark.soak),  # in short: test_large_transactions
+        # in short: DDL beside rows in test_sqlite_recordings
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("race", "windows")),
     ],
 )
 async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
@@ -62,15 +64,15 @@ async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("types", "keys", "ddl"),
+        *("types", "few", "ddl"),
         *(
             pytest.param(name, marks=pytest.mark.soak)
-            for name in ("mixed", "large", "race", "windows", "fuzz")
+            for name in ("keys", "mixed", "large", "race", "windows", "fuzz")
         ),
     ],
 )
 async def test_a_recording_arrives_exactly_in_mysql(name: str, mysql: MySql) -> None:
-    limits = TINY if name == "keys" else Limits()
+    limits = TINY if name in ("keys", "few") else Limits()
     sink = sink_for(mysql, limits=limits)
     await apply_all(sink, _txns(name))
     assert _differences(name, mysql) == []
@@ -80,20 +82,27 @@ async def test_a_recording_arrives_exactly_in_mysql(name: str, mysql: MySql) -> 
 @pytest.mark.parametrize(
     ("name", "lanes"),
     [
-        *(("keys", lanes) for lanes in (1, 8)),
-        pytest.param("keys", 2, marks=pytest.mark.soak),
+        *(("few", 1), ("keys", 8)),
+        *(pytest.param("keys", lanes, marks=pytest.mark.soak) for lanes in (1, 2)),
         *(pytest.param("mixed", lanes, marks=pytest.mark.soak) for lanes in (1, 2, 8)),
     ],
 )
 async def test_any_number_of_lanes_gives_the_same_tables(
     name: str, lanes: int, mariadb: MariaDb
 ) -> None:
-    await apply_all(sink_for(mariadb, lanes), _txns(name))
+    sink = sink_for(mariadb, lanes)
+    await apply_all(sink, _txns(name))
     assert _differences(name, mariadb) == []
+    assert sink.statistics().rows_not_found == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "is_safe"), [("types", False), ("keys", False), ("keys", True), ("fuzz", False)]
+    ("name", "is_safe"),
+    [
+        *(("types", False), ("few", False), ("few", True)),
+        *(pytest.param("keys", each, marks=pytest.mark.soak) for each in (False, True)),
+        pytest.param("fuzz", False, marks=pytest.mark.soak),  # in short: each type once, in types
+    ],
 )
 async def test_the_original_s_statements_give_the_same_tables(
     name: str, mariadb: MariaDb, *, is_safe: bool
@@ -114,11 +123,14 @@ def _kill_one(mariadb: MariaDb, rng: Random) -> None:
             mariadb.execute(f"KILL CONNECTION {int(rng.choice(found)[0] or 0)}")
 
 
-@pytest.mark.parametrize("name", ["keys", pytest.param("mixed", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "name", ["few", *(pytest.param(name, marks=pytest.mark.soak) for name in ("keys", "mixed"))]
+)
 async def test_connections_that_are_killed_lose_and_double_nothing(
     name: str, mariadb: MariaDb
 ) -> None:
     rng = Random(11)
+    chance = 0.002 if name == "mixed" else 0.05
     txns = _txns(name)
     while True:  # until all was applied by one life of a sink after the other
         sink = sink_for(mariadb, limits=LIMITS[name], seed=rng.randrange(100))
@@ -127,7 +139,7 @@ async def test_connections_that_are_killed_lose_and_double_nothing(
                 after = sink.applied_ts()
                 for txn in txns:
                     await sink.submit([txn])
-                    if txn.commit_ts > after and rng.random() < (0.05 if name == "keys" else 0.002):
+                    if txn.commit_ts > after and rng.random() < chance:
                         _kill_one(mariadb, rng)
                 await sink.flush()
                 break
@@ -159,8 +171,11 @@ async def _live_for(turns: int, name: str, sink: MySqlSink, rng: Random) -> None
 @pytest.mark.parametrize(
     ("name", "lives"),
     [
-        *(("keys", 20), ("windows", 3)),
-        *(pytest.param(name, n, marks=pytest.mark.soak) for name, n in (("ddl", 15), ("mixed", 6))),
+        ("keys", 20),
+        *(
+            pytest.param(name, n, marks=pytest.mark.soak)
+            for name, n in (("windows", 3), ("ddl", 15), ("mixed", 6))
+        ),
     ],
 )
 async def test_a_sink_abandoned_at_any_point_is_taken_up_where_it_was(
@@ -182,13 +197,13 @@ async def test_a_sink_abandoned_at_any_point_is_taken_up_where_it_was(
 async def test_a_server_that_is_killed_and_comes_back_is_caught_up_with(mariadb: MariaDb) -> None:
     sink = sink_for(mariadb)
     async with running(sink):
-        for count, txn in enumerate(_txns("keys")):
+        for count, txn in enumerate(_txns("few")):
             await sink.submit([txn])
-            if count % 200 == 199:
+            if count % 90 == 89:
                 mariadb.restart()
                 await sink.flush()
         await sink.flush()
-    assert _differences("keys", mariadb) == []
+    assert _differences("few", mariadb) == []
 
 
 @pytest.mark.parametrize("name", [pytest.param("keys", marks=pytest.mark.soak), "ddl"])

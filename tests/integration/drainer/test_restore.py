@@ -137,7 +137,7 @@ class Replica:
     ("start", "saved", "applied"),
     [(0.0, 0.0, 0.0), (0.0, 0.31, 0.62), (0.25, 0.4, 0.4), (0.5, 0.83, 0.97), (0.6, 1.0, 1.0)],
 )
-@pytest.mark.parametrize("name", ["ddl", "types"])
+@pytest.mark.parametrize("name", ["ddl", pytest.param("types", marks=pytest.mark.soak)])
 async def test_a_replica_left_in_the_middle_is_completed(
     disk: PosixDisk, tmp_path: Path, name: str, start: float, saved: float, applied: float
 ) -> None:
@@ -324,7 +324,14 @@ async def left_in_the_middle(replica: Replica, sink: Sink, saved: Tso) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lanes"), [("types", 1), ("keys", 4), pytest.param("mixed", 4, marks=pytest.mark.soak)]
+    ("name", "lanes"),
+    [
+        ("few", 4),
+        *(
+            pytest.param(name, lanes, marks=pytest.mark.soak)
+            for name, lanes in (("types", 1), ("keys", 4), ("mixed", 4))
+        ),
+    ],
 )
 async def test_a_database_left_in_the_middle_is_completed(
     disk: PosixDisk, tmp_path: Path, mariadb: MariaDb, name: str, lanes: int

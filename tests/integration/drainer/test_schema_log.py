@@ -61,7 +61,10 @@ async def written(kept: SchemaLog, events: Sequence[Ddl], begin_at: int) -> None
     await kept.close()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 8))],
+)
 async def test_the_schema_of_a_snapshot_is_that_of_the_history_at_any_checkpoint(
     seed: int, tmp_path: Path
 ) -> None:

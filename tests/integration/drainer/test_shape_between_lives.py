@@ -114,7 +114,7 @@ def db(mariadb: MariaDb) -> MariaDb:
     return mariadb
 
 
-@pytest.mark.parametrize("lives", [1, 2])
+@pytest.mark.parametrize("lives", [pytest.param(1, marks=pytest.mark.soak), 2])
 @pytest.mark.parametrize("change", CHANGES)
 async def test_no_row_is_left_out_or_written_twice(change: str, lives: int, db: MariaDb) -> None:
     before, between, shapes, later = CHANGES[change]

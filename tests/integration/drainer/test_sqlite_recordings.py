@@ -29,7 +29,13 @@ SKIPPED = {
 """Rows that come back; a TIMESTAMP that became a DATETIME in the zone of a session."""
 
 
-@pytest.mark.parametrize("name", ["types", "keys", "ddl", "race", "windows", "fuzz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("types", "keys", "ddl", "windows", "fuzz"),
+        pytest.param("race", marks=pytest.mark.soak),  # in short: windows, DDL beside rows as well
+    ],
+)
 async def test_a_replica_holds_the_recorded_tables(name: str, tmp_path: Path) -> None:
     directory = RECORDINGS / name
     skip = SKIPPED[name]

@@ -53,7 +53,7 @@ def test_what_is_said_to_be_durable_was_synced_before(tmp_path: Path) -> None:
     strace.skip_without()
     home, trace = tmp_path.resolve() / "home", tmp_path / "trace"
     home.mkdir()
-    under = ["strace", "-f", "-qq", "-y", "-s", "0", "--signal=none", "-o", str(trace)]
+    under = [*strace.UNDER, "-y", "-s", "0", "--signal=none", "-o", str(trace)]
     program = [sys.executable, "-c", _PROGRAM, str(home)]
     subprocess.run([*under, "-e", f"trace={_CALLS}", *program], check=True)
     assert _calls(trace.read_text(), home) == [

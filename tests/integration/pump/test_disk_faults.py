@@ -57,7 +57,7 @@ async def _is_told_and_loses_nothing(tmp_path: Path, name: str) -> None:
     )  # so that the error meets no start
     shards = [directory / "pump" / shard for shard in ("shard-0", "shard-1")]
     paths = [word for shard in shards for each in where for word in ("-P", str(shard / each))]
-    under = ["strace", "-f", "-qq", "--signal=none", "-o", str(trace), "-e", f"trace={calls}"]
+    under = [*strace.UNDER, "--signal=none", "-o", str(trace), "-e", f"trace={calls}"]
     inject = f"inject={calls}:error={error}:when={when}"
     acknowledged, refused = await killed_writer(
         directory,

@@ -50,7 +50,7 @@ async def test_a_first_start_that_ends_with_the_power_loses_nothing(
     strace.skip_without()
     directory, trace = tmp_path / "data", tmp_path / "trace"
     calls = "trace=pwrite64,fsync,fdatasync"
-    under = ["strace", "-f", "-qq", "-y", "-s", "0", "--signal=none", "-o", str(trace), "-e", calls]
+    under = [*strace.UNDER, "-y", "-s", "0", "--signal=none", "-o", str(trace), "-e", calls]
     acknowledged, _ = await killed_writer(directory, 1_000, 50, under=under)
     synced = _synced_bytes(trace.read_text())
     for path in _indexes(directory):

@@ -219,6 +219,7 @@ async def test_one_that_is_not_taken_is_refused_before_it_comes(tmp_path: Path, 
         prewrite(10, SIZE)[:-4],  # at its beginning
         b"\x10" + prewrite(10, SIZE)[3:-4] + b"\x08\x00\x38\x00\x40\x00",
     ],
+    ids=["end", "beginning", "order"],  # megabytes make no name
 )
 async def test_bytes_that_are_not_as_tidb_writes_them_are_made_so(
     world: World, strange: bytes

@@ -109,7 +109,13 @@ class Life:
             self.disk.fail_creates = 1
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, 80, 20),
+        *(pytest.param(first, marks=pytest.mark.soak) for first in range(80, 200, 20)),
+    ],
+)
 async def test_nothing_acknowledged_is_lost(first: int) -> None:
     acknowledged = 0
     for seed in range(first, first + 20):

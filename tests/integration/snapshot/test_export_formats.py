@@ -127,8 +127,8 @@ def run_script(cursor: Any, file: Path) -> None:
 
 
 def test_whatever_a_killed_export_left_is_gone_on_from(spark: WarmSpark, tmp_path: Path) -> None:
-    history = recordings_reader.history(RECORDINGS / "keys")
-    spec = spark.stage(data_directory(tmp_path, "keys"), history)
+    history = recordings_reader.history(RECORDINGS / "few")
+    spec = spark.stage(data_directory(tmp_path, "few"), history)
     state, staging = Path(spec.state), Path(spec.staging)
     whole = marks.read_report(state)
     assert whole is not None

@@ -43,7 +43,7 @@ _RENAMED = re.compile(r'"([^"]+)", "([^"]+)"')
 def test_files_and_keys_of_a_part_are_synced_before_its_mark(tmp_path: Path) -> None:
     strace.skip_without()
     trace = tmp_path / "trace"
-    command = ["strace", "-f", "-y", "-s", "4096", "-o", str(trace), "--trace=fsync,rename"]
+    command = [*strace.UNDER, "-y", "-s", "4096", "-o", str(trace), "--trace=fsync,rename"]
     work = tmp_path / "work"
     subprocess.run([*command, sys.executable, "-c", PROGRAM, str(work)], cwd=ROOT, check=True)
     synced: set[str] = set()

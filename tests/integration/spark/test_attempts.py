@@ -41,6 +41,9 @@ SCHEMA = pa.schema(
 )
 DEADLINE_S = 60
 """Of one step; a test that waits so long has failed."""
+SWITCHES = 2
+"""From an attempt that could go on to the other one, in the short form: nearly all races need no
+more (Musuvathi and Qadeer, PLDI 2007). The long form has every order."""
 
 
 class Attempt(threading.Thread):
@@ -78,19 +81,24 @@ def step() -> None:
         current.pause()
 
 
-def interleaved(work: Callable[[], Callable[[], LakeTable]]) -> Iterator[list[Attempt]]:
-    """Two attempts at the same, after each order in which their steps may come. The first one
-    begins: which of the two is called that makes no other order."""
+def interleaved(
+    work: Callable[[], Callable[[], LakeTable]], switches_max: int | None
+) -> Iterator[list[Attempt]]:
+    """Two attempts at the same, after each order in which their steps may come, or those with so
+    many switches. The first one begins: which of the two is called that makes no other order."""
     order: list[int] = []
     while True:  # ends when the second choice of all has no alternative left
         same = work()
-        attempts = [Attempt(same), Attempt(same)]
+        attempts = [Attempt(same), Attempt(same)]  # the one at work comes first
         for attempt in attempts:
             attempt.start()
-        choices: list[tuple[int, int]] = []
+        choices: list[tuple[int, int]] = []  # 1 is a switch
         while alive := [attempt for attempt in attempts if not attempt.is_done]:
+            is_bound = not choices or sum(each for each, _ in choices) == switches_max
             chosen = order[len(choices)] if len(choices) < len(order) else 0
-            choices.append((chosen, len(alive) if choices else 1))
+            choices.append((chosen, 1 if is_bound else len(alive)))
+            if chosen:
+                attempts.reverse()
             alive[chosen].go_on()
         yield attempts
         while choices and choices[-1][0] + 1 >= choices[-1][1]:
@@ -176,8 +184,9 @@ def check(
     lake: Lake,
     work: Callable[[], Callable[[], LakeTable]],
     expected: dict[bytes, int],
+    switches_max: int | None,
 ) -> None:
-    """Two attempts in every order, and a third one behind them."""
+    """Two attempts in every order of so many switches, and a third one behind them."""
     third: list[Callable[[], LakeTable]] = []
 
     def begun() -> Callable[[], LakeTable]:
@@ -185,7 +194,7 @@ def check(
         return third[0]
 
     orders = reported = 0
-    for attempts in interleaved(begun):
+    for attempts in interleaved(begun, switches_max):
         orders += 1
         for each in attempts:
             if each.error is not None and not isinstance(each.error, LakeFailed):
@@ -198,9 +207,12 @@ def check(
 
 
 @pytest.mark.usefixtures("_in_steps")
-@pytest.mark.parametrize("pieces", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("pieces", "switches_max"),
+    [(1, SWITCHES), *(pytest.param(n, None, marks=pytest.mark.soak) for n in (1, 2))],
+)
 def test_a_merge_reports_the_version_that_it_made_whatever_another_attempt_does(
-    lake: Lake, pieces: int
+    lake: Lake, pieces: int, switches_max: int | None
 ) -> None:
     numbers = count(1)
 
@@ -208,14 +220,17 @@ def test_a_merge_reports_the_version_that_it_made_whatever_another_attempt_does(
         head = seeded(lake, f"table-{next(numbers)}")
         return lambda: merged(lake, head, pieces)
 
-    check(lake, work, AFTER)
+    check(lake, work, AFTER, switches_max)
 
 
 @pytest.mark.usefixtures("_in_steps")
 @pytest.mark.parametrize(
     "lake", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)], indirect=True
 )
-def test_files_are_in_a_table_once_whatever_another_attempt_does(lake: Lake) -> None:
+@pytest.mark.parametrize("switches_max", [SWITCHES, pytest.param(None, marks=pytest.mark.soak)])
+def test_files_are_in_a_table_once_whatever_another_attempt_does(
+    lake: Lake, switches_max: int | None
+) -> None:
     numbers = count(1)
 
     def work() -> Callable[[], LakeTable]:
@@ -229,7 +244,7 @@ def test_files_are_in_a_table_once_whatever_another_attempt_does(lake: Lake) -> 
 
         return append
 
-    check(lake, work, {b"a": 1, b"b": 1, b"c": 3})
+    check(lake, work, {b"a": 1, b"b": 1, b"c": 3}, switches_max)
 
 
 @pytest.mark.soak
@@ -241,7 +256,7 @@ def test_a_table_that_two_attempts_begin_has_its_rows_once(lake: Lake) -> None:
         name = f"table-{next(numbers)}"
         return lambda: seeded(lake, name)
 
-    check(lake, work, BEFORE)
+    check(lake, work, BEFORE, None)
 
 
 def test_files_of_an_attempt_that_never_committed_are_removed_when_they_are_old(

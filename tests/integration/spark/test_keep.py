@@ -151,7 +151,8 @@ def s3() -> Iterator[S3]:
         yield server
 
 
-@pytest.fixture(params=["directory", "s3"])
+# in short: a lake in an object store is fed from an archive in one, test_lake
+@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.soak)])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     if request.param == "directory":
         return copied(request.getfixturevalue("made"), tmp_path / "archive")

@@ -46,6 +46,9 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(place_of(f"{request.param}:{tmp_path / 'lake'}"))
 
 
+@pytest.mark.parametrize(  # what a batch is does not depend on the kind
+    "lake", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)], indirect=True
+)
 def test_a_batch_may_end_while_a_column_is_on_its_way_out(tmp_path: Path, lake: Lake) -> None:
     """DROP COLUMN hides it some time before it is gone: nobody sees it again in between."""
     logged = Logged.write(tmp_path, Options(seed=5, transactions=60, ddl_every=6))

@@ -46,7 +46,8 @@ def s3() -> Iterator[S3]:
         yield server
 
 
-@pytest.fixture(params=["directory", "s3"])
+# in short: a lake in an object store is fed from an archive in one, test_lake
+@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.soak)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "directory":
         return str(tmp_path / "archive")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
@@ -14,15 +16,18 @@ from tests.bench.load import Load, inserts, mixed, updates
 
 
 @pytest.mark.parametrize(
-    ("load", "per_txn"),
+    ("made", "per_txn"),
     [
-        (inserts(2000), 10),
-        (updates(1000, table_rows=2000), 5),
-        (mixed(4000, tables=4, table_rows=500), 4),
+        (lambda: inserts(2000), 10),
+        (lambda: updates(1000, table_rows=2000), 5),
+        (lambda: mixed(4000, tables=4, table_rows=500), 4),
     ],
     ids=["inserts", "updates", "mixed"],
 )
-def test_every_row_decodes_and_would_be_encoded_the_same(load: Load, per_txn: int) -> None:
+def test_every_row_decodes_and_would_be_encoded_the_same(
+    made: Callable[[], Load], per_txn: int
+) -> None:
+    load = made()
     tracker = SchemaTracker()
     jobs = jobs_from_json(load.history)
     tracker.load(jobs)
