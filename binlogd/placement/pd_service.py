@@ -27,8 +27,7 @@ from binlogd.tso import Tso, logical, physical_ms
 from binlogd.upstream.entry import span
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
-from binlogd.upstream.pd.client import STANDS_IN
-from binlogd.upstream.pd.members import UNTOLD
+from binlogd.upstream.pd.members import STANDS_IN, UNTOLD
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from binlogd.ports import Registry, TsoSource, TxnStatusSource
 from binlogd.status import TsoStatus, UpstreamPart
@@ -20,8 +20,10 @@ from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.store import SkipList, UpstreamStore
-from binlogd.upstream.tikv.client import TikvStatistics
-from binlogd.upstream.tikv.txn_status import FateStatistics
+
+if TYPE_CHECKING:
+    from binlogd.upstream.tikv.client import TikvStatistics
+    from binlogd.upstream.tikv.txn_status import FateStatistics
 
 
 class Work(Protocol):

@@ -10,11 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from binlogd.settings.quantities import host_and_port, shown_address
-from binlogd.wire.generated import pdpb
+from binlogd.wire.generated import metapb, pdpb
 
 Address = tuple[str, int]
 UNTOLD = "binlogd, which no TiDB has told its cluster id yet"
 """The version of a member whose cluster id is a number that binds nobody: it stands in for PD."""
+STANDS_IN = metapb.StoreLabel(key="kept-by", value="binlogd")
+"""Of the one store that a binlogd which stands in for PD names: a Drainer finds the history of DDL
+there, and nobody a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
