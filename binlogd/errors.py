@@ -539,8 +539,7 @@ class SchemaChanged(Stuck):
 
 
 class Unforeseen(Stuck):
-    """An exception that nobody foresaw. The part where it came up is tried again by itself, with
-    growing waits; everything else goes on."""
+    """An exception that nobody foresaw. Its part is tried again, ever later; all else goes on."""
 
     def __init__(self, part: str, cause: BaseException, commit_ts: int = 0) -> None:
         """`commit_ts`: the transaction that it came up with, where one is known."""

@@ -12,7 +12,6 @@ server/storage/endpoint/gc_safe_point.go.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from grpclib.const import Handler, Status
@@ -78,8 +77,7 @@ PD_VERSION = "5.1.0"
 """The oldest whose clients are expected; they ask an old store for less."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdvertisedAddress:
+class AdvertisedAddress(msgspec.Struct, frozen=True):
     """How others find this process."""
 
     name: str

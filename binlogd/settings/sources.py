@@ -12,7 +12,6 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -107,16 +106,14 @@ _OF_KUBERNETES = re.compile(
 """Told to every container about a service named binlogd or so, beside `..._PORT=tcp://...`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """A configuration, and where each key that was given came from."""
 
     config: Config
     origins: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(msgspec.Struct, frozen=True):
     value: Any
     origin: str
 

@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
+import msgspec
+
 from binlogd.ports import Registry, TsoSource, TxnStatusSource
 from binlogd.status import TsoStatus, UpstreamPart
 from binlogd.tidb.schema import SchemaTracker
@@ -41,8 +43,7 @@ class TikvKnowledge:
     fates: FateStatistics
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamStatistics:
+class UpstreamStatistics(msgspec.Struct, frozen=True):
     """How it stands with an upstream. `tso` and `tikv` are None where nobody of that kind is
     asked."""
 
@@ -52,8 +53,7 @@ class UpstreamStatistics:
     tikv: TikvKnowledge | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPd:
+class OwnPd(msgspec.Struct, frozen=True):
     """What this node has of a PD: keys, a clock whose timestamps are unique, and the DDL history
     that a Drainer would read of TiKV."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.settings.quantities import host_and_port, shown_address
 from binlogd.wire.generated import metapb, pdpb
@@ -20,8 +21,7 @@ STANDS_IN = metapb.StoreLabel(key="kept-by", value="binlogd")
 there, and nobody a transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(msgspec.Struct, frozen=True):
     """`leader` is empty while one is elected."""
 
     cluster_id: int
