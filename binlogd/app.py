@@ -16,14 +16,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 import structlog
 
-from binlogd.archive.archiver import HOLD, archiving
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.restore import Restored
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
-from binlogd.exporting import export_queue_for
 from binlogd.grpc.http2 import Http2Limits, Servable
 from binlogd.host.certificates import Expiry
 from binlogd.host.clock import WallClock
@@ -71,7 +70,6 @@ from binlogd.settings.made_token import made_token
 from binlogd.settings.operators import peers
 from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files
-from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.telemetry.traces import Traces
 from binlogd.tools.restoring import (
@@ -84,7 +82,9 @@ from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.upstream import Upstream
 
-GC_YOUNG_OBJECTS = 20_000
+if TYPE_CHECKING:
+    from binlogd.snapshot.export_queue import ExportQueue
+
 GIL_SWITCH_S = 0.001
 """How long a thread that comes back from a sync waits for a busy loop; Python's default is 5 ms."""
 TICK_S = 10.0
@@ -101,6 +101,7 @@ log = structlog.get_logger(__name__)
 def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
     """Runs the appliance until it is told to stop; the exit code. `read_again` reads the
     configuration anew when that is asked for, and may raise ConfigError."""
+    gc.freeze()  # what was imported
     set_up_logging(setup.config.log_level)
     sys.setswitchinterval(GIL_SWITCH_S)
     share_arenas()
@@ -229,9 +230,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
     receiving = node.receiving
-    node.exports = queue = export_queue_for(
-        setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS
-    )
+    node.exports = queue = _exports(setup, upstream, receiving)
     watch = Watch(node.own_status, node.counts, node.decided_skips, node.clock)
     server = Server(
         _services(node),
@@ -293,6 +292,17 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     return 0 if was_done else 1
 
 
+def _exports(setup: Setup, upstream: Upstream, receiving: Receiving | None) -> ExportQueue | None:
+    """Who exports when the service is asked; None where nobody is to."""
+    if not setup.config.export.dir:
+        return None
+    from binlogd.exporting import export_queue_for  # reads Spark's files, which others need not
+
+    return export_queue_for(
+        setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS
+    )
+
+
 def _beside(
     setup: Setup, node: Node, upstream: Upstream, queue: ExportQueue | None
 ) -> Iterator[Part]:
@@ -308,15 +318,16 @@ def _beside(
             RemoteDrainers(pump, upstream.registry, node.identity.drainer).run,
         )
         yield "row index", RowIndexer(setup.data_dir, partial(_log_bytes, pump)).run
-        archiver = archiving(
-            setup,
-            upstream,
-            pump.logs,
-            lambda ts: pump.caretaker.hold(HOLD, ts),
-            lambda: pump.max_commit_ts,
-        )
-        if archiver is not None:
-            node.archiver = archiver
+        if setup.config.archive.url:
+            from binlogd.archive.archiver import HOLD, archiving
+
+            node.archiver = archiver = archiving(
+                setup,
+                upstream,
+                pump.logs,
+                lambda ts: pump.caretaker.hold(HOLD, ts),
+                lambda: pump.max_commit_ts,
+            )
             yield "archiver", archiver.run
 
 
@@ -412,13 +423,9 @@ def share_arenas() -> None:
 
 
 def _settle_memory() -> None:
-    """What is there at the start stays: the garbage collector need not look at it again.
-
-    A binlog makes no cycles, so young objects may gather for longer than in a program that does.
-    """
+    """What is there at the start stays: the garbage collector need not look at it again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
 
 
 async def _abandon(pump: Pump) -> None:

@@ -6,6 +6,7 @@ Ctrl-C.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -15,15 +16,13 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from binlogd import __version__, native
-from binlogd.commands.manner import INTERRUPTED_EXIT, SUBMITTED, with_manners
-from binlogd.errors import BinlogdError, ConfigError
-from binlogd.host.loop import Cancelled
+from binlogd.commands.manner import INTERRUPTED_EXIT, LOGS_NOTHING, SUBMITTED, with_manners
+from binlogd.errors import BinlogdError, Cancelled, ConfigError
 from binlogd.host.privacy import keep_files_from_others
 
+GC_YOUNG_OBJECTS = 20_000
 _RUN = "Run and watch"
 _DATA = "Data out and back"
 _LOOK = "Look into binlogs"
@@ -89,6 +88,8 @@ def command_line(words: Sequence[str] | None = None) -> typer.Typer:
 
 
 def _imported(name: str) -> Callable[..., None]:
+    if name not in LOGS_NOTHING:
+        import_module("binlogd.telemetry.logs")  # first: it has structlog come without rich
     function = name.replace("-", "_")
     module = import_module(f"binlogd.commands.{_MODULES.get(name, function)}")
     return with_manners(name, getattr(module, function))
@@ -110,10 +111,17 @@ def _summary(name: str) -> Callable[..., None]:
 
 def main() -> None:
     """Runs the command line; turns every error of ours into one sentence and an exit code."""
+    let_young_objects_gather()
     words = as_go_reads_flags(sys.argv[1:])
     keep_files_from_others()
     is_completing = "_BINLOGD_COMPLETE" in os.environ  # its words are elsewhere
     _answered(None if is_completing else words, words)
+
+
+def let_young_objects_gather() -> None:
+    """For longer than in a program that makes cycles: a binlog makes none, and what a start imports
+    stays."""
+    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
 
 
 def submitted(words: Sequence[str]) -> None:
@@ -146,6 +154,9 @@ def as_go_reads_flags(words: Sequence[str]) -> list[str]:
 
 
 def _fail(error: BinlogdError | str, *, code: int) -> NoReturn:
+    from rich.console import Console  # most commands end well, and do without
+    from rich.markup import escape
+
     Console(stderr=True).print(
         f"[bold red]binlogd:[/] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True
     )
@@ -156,5 +167,5 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if version:
-        Console().print(f"binlogd {__version__}, {native.form()}", highlight=False)
+        sys.stdout.write(f"binlogd {__version__}, {native.form()}\n")
         raise typer.Exit

@@ -44,6 +44,7 @@
     │   ├── SchemaChanged       a read of Spark cannot hold what a table became
     │   └── Unforeseen          a fault of binlogd's own in one part, which is tried again
     ├── GaveUp                  a command or a job gave up: mend what it names, run it again
+    │   └── Cancelled           somebody pressed Ctrl-C in the middle
     └── Unfit                   does not serve here: the caller takes another way, or says so
 
 Children that concern one part of the program alone stand there. An error builds its own sentence:
@@ -538,8 +539,7 @@ class SchemaChanged(Stuck):
 
 
 class Unforeseen(Stuck):
-    """An exception that nobody foresaw. The part where it came up is tried again by itself, with
-    growing waits; everything else goes on."""
+    """An exception that nobody foresaw. Its part is tried again, ever later; all else goes on."""
 
     def __init__(self, part: str, cause: BaseException, commit_ts: int = 0) -> None:
         """`commit_ts`: the transaction that it came up with, where one is known."""
@@ -560,6 +560,10 @@ class GaveUp(BinlogdError):
     """A command or a job gave up; what was complete before stays as it is."""
 
     todo = "mend what it names, and run it again"
+
+
+class Cancelled(GaveUp):
+    """Somebody ended a command by Ctrl-C in the middle; the text says what is done so far."""
 
 
 class Unfit(BinlogdError):

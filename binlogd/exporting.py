@@ -161,14 +161,12 @@ def _check_data_dir(data_dir: Path, *, has_log: bool) -> None:
 
 def export_queue_for(
     setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]
-) -> ExportQueue | None:
-    """Who exports when the service is asked; None where nobody is to.
+) -> ExportQueue:
+    """Who exports when the service is asked.
 
     `vouched_ts` is up to where the Pump of this process says that everything is decided.
     """
     wanted = setup.config.export
-    if not wanted.dir:
-        return None
 
     async def fulfil(request: AskedExport, notice: Notice, borrow: Borrow) -> ExportResult:
         if "://" in request.base:

@@ -10,7 +10,6 @@ See docs/decisions/0052-compiled.md.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -63,6 +62,8 @@ def remove(package: Path) -> None:
 
 
 def _digest(path: Path) -> str:
+    import hashlib  # nothing is compared where nothing was compiled in its place
+
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

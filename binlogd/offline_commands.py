@@ -10,7 +10,7 @@ from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk, check_writable
 from binlogd.host.loop import run
 from binlogd.log.directory import STORE_FILE
-from binlogd.node.upstreams import ask_pd_the_time, open_registry
+from binlogd.node.upstreams import open_registry
 from binlogd.ports import Registry
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
@@ -51,6 +51,8 @@ def with_registry(setup: Setup, act: Callable[[Registry], Coroutine[Any, Any, T]
 
 def timestamp_of_pd(setup: Setup) -> Tso:
     """What PD says the time is. Raises ConfigError, UpstreamUnavailable."""
+    from binlogd.node.pd_upstream import ask_pd_the_time
+
     return run(ask_pd_the_time(setup))
 
 

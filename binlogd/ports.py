@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from binlogd.binlog import Pulled
 from binlogd.tso import NO_TS, Tso
 
@@ -33,20 +35,17 @@ class TsoSource(Protocol):
         """Takes note of a start_ts or commit_ts that a binlog carried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The transaction committed at commit_ts, although its Commit binlog never arrived."""
 
     commit_ts: Tso
 
 
-@dataclass(frozen=True, slots=True)
-class RolledBack:
+class RolledBack(msgspec.Struct, frozen=True):
     """The transaction never committed and never will."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True):
     """Nobody knows yet; ask again later. `reason` is shown to the operator.
 
     `is_traceless`: there is neither a lock nor a record where a commit would leave one. It may
@@ -60,8 +59,7 @@ class Pending:
 TxnStatus = Committed | RolledBack | Pending
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPrewrite:
+class OpenPrewrite(msgspec.Struct, frozen=True):
     """A prewrite whose outcome has not arrived."""
 
     start_ts: Tso

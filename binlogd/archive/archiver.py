@@ -265,13 +265,11 @@ def archiving(
     logs: Logs,
     hold: Callable[[Tso], None],
     resolved_ts: Callable[[], Tso],
-) -> Archiver | None:
-    """What is to be run, if there is an archive: nothing is deleted that is not in it.
+) -> Archiver:
+    """What is to be run where there is an archive: nothing is deleted that is not in it.
 
     Raises ConfigError.
     """
-    if not setup.config.archive.url:
-        return None
     require("archive", "pyarrow")
 
     async def refresh() -> int | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import msgspec
 import structlog
 from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
@@ -49,8 +50,7 @@ class ClientLimits:
     message_bytes_max: int = (1 << 31) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ClientStatistics:
+class ClientStatistics(msgspec.Struct, frozen=True):
     """Counters since the client was made."""
 
     written: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from typing import Annotated
@@ -12,7 +11,7 @@ import typer
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import asked
 from binlogd.errors import NotRunning
-from binlogd.host import loop
+from binlogd.host.again import again_within
 from binlogd.settings.setup import Setup
 
 ANSWER_S = 3.0
@@ -40,22 +39,15 @@ def health(
         binlogd health --wait 20 --config binlogd.toml
     """
     setup = load_asking(config_file, addr)
-    is_well, line = loop.run(_well_within(setup, wait_s, ready=ready))
+    for _ in again_within(wait_s, _AGAIN_S):
+        is_well, line = _asked(setup, ready=ready)
+        if is_well:
+            break
     if as_json:
         line = json.dumps({"healthy": is_well, "said": line})
     sys.stdout.write(line + "\n")
     if not is_well:
         raise typer.Exit(1)
-
-
-async def _well_within(setup: Setup, wait_s: float, *, ready: bool) -> tuple[bool, str]:
-    clock = asyncio.get_running_loop().time
-    until_s = clock() + wait_s
-    while True:  # until it is well, or the time is over
-        is_well, line = _asked(setup, ready=ready)
-        if is_well or clock() >= until_s:
-            return is_well, line
-        await asyncio.sleep(_AGAIN_S)
 
 
 def _asked(setup: Setup, *, ready: bool) -> tuple[bool, str]:

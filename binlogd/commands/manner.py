@@ -8,13 +8,11 @@ from functools import wraps
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-
-from binlogd.commands.output import say
-from binlogd.telemetry.logs import set_up_log_of_command
 
 KEEP_A_LOG = frozenset({"serve", "pipeline"})
 """They run for as long as somebody wants them: their log says what they do."""
+LOGS_NOTHING = frozenset({"health", "status", "page"})
+"""They ask a running node, some every few seconds, and import nothing that writes a log."""
 INTERRUPTED_EXIT = 130
 SUBMITTED = "submitted"
 """What the context of a command holds that spark-submit runs."""
@@ -55,12 +53,19 @@ def with_manners(name: str, function: Callable[..., None]) -> Callable[..., None
     is_quiet = name not in KEEP_A_LOG
 
     @wraps(function)
-    def command(*given: Any, log_level: str | None = None, **options: Any) -> None:
-        if is_quiet:
+    def command(*given: Any, **options: Any) -> None:
+        log_level = options.pop("log_level", None) if is_quiet else None
+        if log_level or (is_quiet and name not in LOGS_NOTHING):
+            from binlogd.telemetry.logs import set_up_log_of_command
+
             set_up_log_of_command(log_level)
         try:
             function(*given, **options)
         except KeyboardInterrupt:
+            from rich.console import Console
+
+            from binlogd.commands.output import say
+
             say(f"cancelled: {_LEFT.get(name, _READS)}", console=Console(stderr=True))
             raise typer.Exit(INTERRUPTED_EXIT) from None
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def say(
@@ -18,12 +19,17 @@ def say(
 ) -> None:
     """A line, on the standard output if no `console` is named. It is never broken, so that it can
     be copied, and shown as it is: brackets are no markup. `label` stands before it in its style."""
+    from rich.console import Console  # who says one line of JSON, or a word, needs no rich
+    from rich.text import Text
+
     line = Text.assemble((label, style), " " if label and text else "", text)
     (console or Console()).print(line, soft_wrap=True)
 
 
 def warn(text: str) -> None:
     """A line on the standard error that whoever runs the command should not overlook."""
+    from rich.console import Console
+
     say("", text, console=Console(stderr=True))
 
 

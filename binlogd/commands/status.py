@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
+from math import inf
 from typing import Annotated
 
 import typer
 
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, get_status
-from binlogd.commands.status_screen import StatusScreen, print_status
 from binlogd.errors import ConfigError, NotRunning
-from binlogd.host import loop
+from binlogd.host.again import again_within
 from binlogd.settings.setup import Setup
 
 
@@ -44,7 +43,7 @@ def status(
     setup = load_asking(config_file, addr)
     if watch:
         try:
-            loop.run(_watch_json(setup, interval) if as_json else _watch(setup, interval))
+            _watch_json(setup, interval) if as_json else _watch(setup, interval)
         except KeyboardInterrupt:
             return
     if as_json:
@@ -52,6 +51,8 @@ def status(
         sys.stdout.write(json.dumps(found) + "\n")
         state = found.get("drainer", {}).get("state", "")
     else:
+        from binlogd.commands.status_screen import print_status  # JSON needs no rich
+
         shown = get_status(setup)
         print_status(shown)
         state = shown.drainer.state
@@ -59,18 +60,18 @@ def status(
         raise typer.Exit(1)
 
 
-async def _watch(setup: Setup, interval_s: float) -> None:
+def _watch(setup: Setup, interval_s: float) -> None:
+    from binlogd.commands.status_screen import StatusScreen
+
     with StatusScreen() as screen:
-        while True:  # until Ctrl-C
+        for _ in again_within(inf, interval_s):  # until Ctrl-C
             try:
                 screen.show(get_status(setup))
             except NotRunning as error:
                 screen.show(None, str(error))
-            await asyncio.sleep(interval_s)
 
 
-async def _watch_json(setup: Setup, interval_s: float) -> None:
-    while True:  # until Ctrl-C
+def _watch_json(setup: Setup, interval_s: float) -> None:
+    for _ in again_within(inf, interval_s):  # until Ctrl-C
         sys.stdout.write(json.dumps(get_json(setup, "/status")) + "\n")
         sys.stdout.flush()
-        await asyncio.sleep(interval_s)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.binlog import Pulled
 from binlogd.drainer.slow import SlowTransactions
@@ -29,8 +30,7 @@ KINDS = {"Insert": INSERT, "Update": UPDATE, "Delete": DELETE}
 """Bytes of `Mutation.sequence`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrainerMeasuresStatistics:
+class DrainerMeasuresStatistics(msgspec.Struct, frozen=True):
     """By the original's label values. Sizes in bytes, durations in seconds. `ddls` are the last
     ones, in commit order; `busy_tables` those with the most rows, the busiest first."""
 
@@ -45,8 +45,7 @@ class DrainerMeasuresStatistics:
     busy_tables: tuple[BusyTable, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatistics:
+class FileStatistics(msgspec.Struct, frozen=True):
     """Writes of binlog files: bytes of each, and seconds that each took, its sync included."""
 
     sizes: HistogramStatistics

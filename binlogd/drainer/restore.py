@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from binlogd.binlog import CommittedBinlog
@@ -38,8 +39,7 @@ from binlogd.wire import peek
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True):
     """What a restore did: from the checkpoint that it found to the one that it left."""
 
     from_ts: Tso

@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from binlogd.binlog import CommittedBinlog, Pulled
@@ -82,8 +83,7 @@ class DdlHistory(Protocol):
         """Jobs that the index knows, in the order of the ids."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainerOptions:
+class DrainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers and choices; defaults are those of the configuration."""
 
     dialect: Dialect
@@ -96,7 +96,7 @@ class DrainerOptions:
     part_txns_max: int = 512
     part_bytes_max: int = 8 << 20
     parts_ahead_max: int = 2
-    merge: MergeLimits = field(default_factory=lambda: MergeLimits(retry_after_s=1.0))
+    merge: MergeLimits = msgspec.field(default_factory=lambda: MergeLimits(retry_after_s=1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.binlog import Pulled
 from binlogd.drainer.txn import Ddl, Dml, Txn
@@ -25,8 +26,7 @@ PULLS_MAX = 1_024
 _TABLES_MAX = 20
 
 
-@dataclass(slots=True)
-class Stages:
+class Stages(msgspec.Struct):
     """When a part passed them, in milliseconds since 1970."""
 
     txns: Sequence[Txn]

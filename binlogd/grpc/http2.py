@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import grpclib.const
+import msgspec
 import structlog
 from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError
@@ -70,8 +70,7 @@ class Servable(Protocol):
         """Path to handler; one that ends with a slash is of all other methods of its service."""
 
 
-@dataclass(frozen=True, slots=True)
-class Http2Limits:
+class Http2Limits(msgspec.Struct, frozen=True):
     """What one peer may make us hold on one connection, and all of them together."""
 
     streams_max: int = 1024

@@ -5,14 +5,39 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, cast
-
-import aiohttp
 
 from binlogd.host.silence import cut
 from binlogd.host.tls import ClientTls
+
+
+class _TrustReadLate(ssl.SSLContext):
+    """Knows the authorities of this machine from its first handshake on, and is plain then."""
+
+    def wrap_bio(self, *of: Any, **more: Any) -> ssl.SSLObject:
+        self.__class__ = ssl.SSLContext  # type: ignore[assignment]
+        self.set_default_verify_paths()
+        return self.wrap_bio(*of, **more)
+
+
+def _read_late(self: ssl.SSLContext) -> None:
+    self.__class__ = _TrustReadLate
+
+
+@contextmanager
+def _trust_read_late() -> Iterator[None]:
+    """Contexts that are made meanwhile read whom they trust when somebody speaks TLS by them."""
+    ssl.SSLContext.set_default_verify_paths = _read_late  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del ssl.SSLContext.set_default_verify_paths
+
+
+with _trust_read_late():  # two are made there: 0.2 s, of each start, for its server alone
+    import aiohttp
 
 _TEXT_BYTES = 200
 

@@ -26,10 +26,6 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise error from group
 
 
-class Cancelled(GaveUp):
-    """Somebody ended a command by Ctrl-C in the middle; the text says what is done so far."""
-
-
 class EndedByTerm(GaveUp):
     """Somebody ended a command by SIGTERM; it has tidied up."""
 

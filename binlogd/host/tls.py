@@ -16,11 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from binlogd.errors import ConfigError
-
-log = structlog.get_logger(__name__)
 
 ANY_NAME = "*"
 """Among the allowed names: whatever the CA has signed."""
@@ -89,14 +85,22 @@ class _Followed:
             if stamp != self._seen:
                 self._seen = stamp  # what does not load is tried again after its next change
                 self._context = self.make()
-                log.info("certificates_reloaded", cert=str(self.files.cert), ca=str(self.files.ca))
+                _log().info(
+                    "certificates_reloaded", cert=str(self.files.cert), ca=str(self.files.ca)
+                )
         except (OSError, ConfigError) as error:
-            log.warning(
+            _log().warning(
                 "certificates_not_reloaded",
                 cause=str(error),
                 consequence="those loaded before stay in use",
             )
         return self._context
+
+
+def _log() -> Any:
+    import structlog  # a command that asks a node once has nothing to log
+
+    return structlog.get_logger(__name__)
 
 
 class ServerTls(_Followed):

@@ -15,8 +15,9 @@ A Go Pump's has its segments in `value/`, and no shards. docs/FORMAT.md.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from binlogd.errors import ConfigError
 from binlogd.log.index_file import FILES
@@ -29,8 +30,7 @@ VALUE = "value"
 _SHARD = re.compile(r"shard-(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class ShardDirectory:
+class ShardDirectory(msgspec.Struct, frozen=True):
     """The directory of the segments, and the index beside it if there is one.
 
     `number` is that in the shard's name, 0 where it has none. `chosen` are the segments to read, if

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, TypeVar
 
 import google_crc32c
+import msgspec
 
 from binlogd.log.stretch import RECORD_BYTES_MIN, whole_records
 from binlogd.log.stretch import Batch as Batch
@@ -59,8 +59,7 @@ class Split(NamedTuple):
     fault: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
+class Framing(msgspec.Struct, frozen=True):
     """How the records of a log lie in its files: `magic · length u64`, payload, CRC-32C of it.
 
     The checksum ends the head of `head_bytes`, or follows the payload in `trailer_bytes`. A log

@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import structlog
 
 from binlogd.binlog import Pulled
@@ -34,8 +35,7 @@ OnPulled = Callable[[str, Pulled], None]
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeLimits:
+class MergeLimits(msgspec.Struct, frozen=True):
     """How far one source may run ahead of the others; a single batch may exceed it.
 
     `retry_after_s`: how long a source that failed is left alone; None: its failure ends the stream.

@@ -25,7 +25,6 @@ from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import RowNotFoundRule, Sink
 from binlogd.drainer.slow import SlowTransactions
-from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk, disk_errors
@@ -59,9 +58,10 @@ REPLICA_FILE = "replica.db"
 _INTO = {
     "kafka": "binlogd.node.into_kafka",
     "mysql": "binlogd.node.into_mysql",
+    "sqlite": "binlogd.drainer.sqlite.sink",
     "tidb": "binlogd.node.into_mysql",
 }
-"""What has a client of its own, which nobody else imports."""
+"""What only a node with such a downstream imports, before it serves."""
 _DIALECTS = {"mysql": Dialect.MYSQL, "tidb": Dialect.TIDB}
 """Of databases; what others hold is read as a file's."""
 
@@ -135,6 +135,8 @@ def make_sink(
 
             return mysql_sink(setup, cluster_id or 0, skipped)
         case "sqlite":
+            from binlogd.drainer.sqlite.sink import SqliteSink
+
             return SqliteSink(
                 setup.sink_dir / REPLICA_FILE,
                 disk,

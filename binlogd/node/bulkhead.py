@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 
+import msgspec
 import structlog
 
 from binlogd.drainer.backoff import Backoff
@@ -35,8 +35,7 @@ Part = tuple[str, Callable[[], Awaitable[None]]]
 """Its name, and what begins it."""
 
 
-@dataclass(slots=True)
-class Fault:
+class Fault(msgspec.Struct):
     """The last one of a part."""
 
     error: str

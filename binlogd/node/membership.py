@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import structlog
 
 from binlogd.client.notify import notify
@@ -30,8 +31,7 @@ NOTIFY_S = 10.0
 REGISTRY_PAUSE_S_MAX = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """What others know a process by. The halves have different ids: a path says which is meant."""
 
     pump: str

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import structlog
@@ -34,7 +34,6 @@ from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
 from binlogd.serving.answers import DONE_CODE, LookUp, Question, Reply
 from binlogd.serving.finder import Finder
-from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.status import (
     ArchiveStatus,
     CommonStatus,
@@ -53,6 +52,9 @@ from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.store import SkipEntry, SkipList
 from binlogd.upstream.upstream import UpstreamStatistics
 from binlogd.wire.text import binlog_text
+
+if TYPE_CHECKING:
+    from binlogd.snapshot.export_queue import ExportQueue
 
 log = structlog.get_logger(__name__)
 

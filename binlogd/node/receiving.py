@@ -7,7 +7,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -40,14 +39,13 @@ PURGE_ALERT_MS = 20 * 3_600_000
 """How far ahead of the deletion a Drainer is warned of."""
 
 
-@dataclass(slots=True)
-class Receiving:
+class Receiving(msgspec.Struct):
     """One Pump that runs."""
 
     pump: Pump
     service: PumpService
     closing: Closing | None = None
-    purged: Counter[str] = field(default_factory=Counter)
+    purged: Counter[str] = msgspec.field(default_factory=Counter)
     """How often each Drainer was found behind what garbage collection has deleted."""
 
     def status(self, common: CommonStatus) -> OwnStatus:

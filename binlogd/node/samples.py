@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 SAMPLES_MAX = 900
 MINUTES_MAX = 1440
@@ -28,8 +29,7 @@ class Sample(NamedTuple):
     rows: float
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """Counters of the process at one moment; they may begin at zero again."""
 
     received: int

@@ -8,52 +8,26 @@ without a data directory where the registry is not in it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from binlogd.host.clock import WallClock
 from binlogd.log.directory import STORE_FILE
-from binlogd.ports import Registry, TsoSource, TxnStatusSource
-from binlogd.settings.config import advertised, tidb_addresses
-from binlogd.settings.quantities import pd_addresses
-from binlogd.settings.setup import Setup, client_tls, http_client_tls
-from binlogd.status import UpstreamPart
+from binlogd.ports import Registry, TsoSource
+from binlogd.settings.setup import Setup, http_client_tls
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
-from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.history import JobSource, SchemaHistory, job_source
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
-from binlogd.upstream.pd.client import PdClient
-from binlogd.upstream.pd.cluster import GcHold, ToldCluster, open_cluster
-from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import PUMP, NodeRegistry
 from binlogd.upstream.store import SkipList, UpstreamStore
-from binlogd.upstream.tidb.servers import Several
-from binlogd.upstream.tidb.status_port import StatusPort, TidbTables, cluster_id
-from binlogd.upstream.tidb.txn_status import TidbTxnStatus
-from binlogd.upstream.tikv.client import TikvClient
-from binlogd.upstream.tikv.schema import TikvJobs, TikvSchema
-from binlogd.upstream.tikv.stores import Stores
-from binlogd.upstream.tikv.txn_status import TikvTxnStatus
-from binlogd.upstream.txn_status import LocalTxnStatus, TikvOrElse
-from binlogd.upstream.upstream import (
-    OwnPd,
-    TikvKnowledge,
-    Upstream,
-    UpstreamStatistics,
-)
-
-if TYPE_CHECKING:
-    from binlogd.upstream.tidb.jobs import TidbJobs
-    from binlogd.upstream.tidb.sql import TidbSql
+from binlogd.upstream.txn_status import LocalTxnStatus
+from binlogd.upstream.upstream import OwnPd, Upstream, UpstreamStatistics
 
 
 async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
@@ -64,7 +38,9 @@ async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
     """
     match setup.config.upstream.kind:
         case "pd":
-            return await _pd(setup, store)
+            from binlogd.node.pd_upstream import open_pd  # who has no PD needs none of its clients
+
+            return await open_pd(setup, store, partial(_by_age, setup))
         case "tidb":
             return await _tidb(setup, store)
         case _:
@@ -87,17 +63,6 @@ async def look(setup: Setup) -> tuple[int | None, Tso, UpstreamStatistics]:
             return upstream.cluster.cluster_id, ts, upstream.statistics()
 
 
-async def ask_pd_the_time(setup: Setup) -> Tso:
-    """A timestamp of the PD of `upstream.pd-urls`. Raises ConfigError, UpstreamUnavailable."""
-    pd = PdClient(pd_addresses(setup.config.upstream.pd_urls), client_tls(setup))
-    tso = PdTso(pd)
-    try:
-        return await tso.next()
-    finally:
-        await tso.close()
-        await pd.close()
-
-
 @asynccontextmanager
 async def open_registry(
     setup: Setup, open_store: Callable[[], Awaitable[UpstreamStore]]
@@ -107,7 +72,9 @@ async def open_registry(
     Raises ConfigError, and what `open_store` raises.
     """
     if setup.config.upstream.kind == "pd":
-        async with _etcd(setup) as etcd:
+        from binlogd.node.pd_upstream import etcd_client
+
+        async with etcd_client(setup) as etcd:
             yield NodeRegistry(etcd)
         return
     store = await open_store()
@@ -123,10 +90,6 @@ async def _keyspace(store: UpstreamStore) -> KeyspaceStore:
     return await KeyspaceStore.open(store.path, Random())
 
 
-def _etcd(setup: Setup) -> EtcdClient:
-    return EtcdClient(pd_addresses(setup.config.upstream.pd_urls), tls=client_tls(setup))
-
-
 async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
     """There is nothing but binlogs."""
     upstream = setup.config.upstream
@@ -137,10 +100,12 @@ async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
 
 async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     """TiDB servers are asked, the first that answers; the registry is this node's own."""
+    from binlogd.node.tidb_ports import TidbPorts
     from binlogd.upstream.tidb.sql import TidbTso
+    from binlogd.upstream.tidb.status_port import cluster_id
 
     tls = http_client_tls(setup)
-    tidb = _TidbPorts.of(setup)
+    tidb = TidbPorts.of(setup)
     asked = TidbTso(tidb.sessions)
     told = setup.config.upstream.cluster_id or await store.fact(CLUSTER_ID)
     told = told or await cluster_id(tidb.ports, tls)
@@ -186,116 +151,6 @@ async def _with_own_registry(
         ends=ends,
         shares_registry=is_pd,
         own_pd=OwnPd(keyspace, clock, history, store) if is_pd else None,
-    )
-
-
-async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
-    """PD tells whose binlogs these are, and the time; TiKV the schema and the fate of orphans."""
-    upstream, tls = setup.config.upstream, client_tls(setup)
-    pd = PdClient(pd_addresses(upstream.pd_urls), tls)
-    tso = PdTso(pd)
-    stores = Stores(pd, tls)
-    tikv = TikvClient(pd, tso, stores, Random())
-    etcd, ends = _etcd(setup), AsyncExitStack()
-    try:
-        cluster = await open_cluster(store, pd, upstream.cluster_id)
-    except BaseException:
-        await pd.close()
-        raise
-    tidb = _TidbPorts.of(setup) if upstream.tidb else None
-    source = job_source(setup.config.upstream.schema_history, tls=http_client_tls(setup)) or (
-        tidb.jobs() if tidb is not None else TikvJobs(tikv, tso)
-    )
-    otherwise: TxnStatusSource = _by_age(setup, tso)
-    if tidb is not None:
-        otherwise = tidb.fates(otherwise)
-    gives_up = upstream.abandoned_prewrite == "rollback"
-    fates = TikvTxnStatus(tikv, pd, tso, rolls_back_abandoned=gives_up)
-    service = f"binlogd_{advertised(setup.config)}"
-    holds = (
-        [GcHold(pd, f"{service}_checkpoint")] if setup.config.syncer.load_schema_snapshot else []
-    )
-    for each in (pd, tso, etcd):
-        ends.push_async_callback(each.close)
-    ends.callback(stores.close)
-    if tidb is not None:
-        ends.callback(tidb.close)
-    return Upstream(
-        kind="pd",
-        store=store,
-        cluster=cluster,
-        tso=tso,
-        history=SchemaHistory(source, store),
-        registry=NodeRegistry(etcd),
-        txn_status=TikvOrElse(pd.has_tikv, fates, otherwise),
-        skips=await SkipList.open(store, WallClock()),
-        schema_at=TikvSchema(tikv, pd, service).tracker,
-        table_name=tidb.tables().name if tidb is not None else None,
-        keep_from=next((each.keep_from for each in holds), None),
-        works=(pd, ToldCluster(cluster, pd), tso, etcd, *holds),
-        ends=ends,
-        parts=(
-            pd.statistics,
-            partial(_part_of, tikv, stores),
-            *(each.statistics for each in holds),
-            *(tidb.parts() if tidb else ()),
-        ),
-        shares_registry=True,
-        tso_statistics=tso.statistics,
-        tikv_statistics=lambda: TikvKnowledge(tikv.statistics(), fates.statistics()),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _TidbPorts:
-    """The TiDBs of a configuration, and what they can be asked."""
-
-    sql: Sequence[TidbSql]
-    sessions: Several[TidbSql]
-    ports: Several[StatusPort]
-
-    @classmethod
-    def of(cls, setup: Setup) -> _TidbPorts:
-        from binlogd.upstream.tidb.sql import SqlLogin, TidbSql  # others need no MySQL's protocol
-
-        upstream, tls = setup.config.upstream, http_client_tls(setup)
-        addresses = tidb_addresses(upstream)
-        login = SqlLogin(upstream.user, upstream.password, tls if upstream.sql_tls else None)
-        sql = [TidbSql(address, login) for address, _ in addresses]
-        ports = [StatusPort(address, tls) for _, address in addresses]
-        return cls(sql, Several(sql, "tidb, MySQL port"), Several(ports, "tidb, status port"))
-
-    def jobs(self) -> TidbJobs:
-        from binlogd.upstream.tidb.jobs import TidbJobs
-
-        return TidbJobs(self.ports, self.sessions)
-
-    def fates(self, otherwise: TxnStatusSource) -> TidbTxnStatus:
-        return TidbTxnStatus(self.ports, otherwise)
-
-    def tables(self) -> TidbTables:
-        return TidbTables(self.ports)
-
-    def parts(self) -> tuple[Callable[[], UpstreamPart], ...]:
-        return self._told, self.ports.statistics
-
-    def _told(self) -> UpstreamPart:
-        versions = (each.version for each in self.sql if each.version)
-        return structs.replace(self.sessions.statistics(), version=next(versions, ""))
-
-    def close(self) -> None:
-        for connection in self.sql:
-            connection.close()
-
-
-def _part_of(tikv: TikvClient, stores: Stores) -> UpstreamPart:
-    now = tikv.statistics()
-    return UpstreamPart(
-        name="tikv",
-        version=stores.version,
-        trouble=now.trouble,
-        requests=sum(now.router.calls.values()),
-        errors=sum(now.router.region_errors.values()),
     )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 
+import msgspec
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
@@ -51,8 +51,7 @@ _NONE = -1
 _NEWEST = (1 << 63) - 1
 
 
-@dataclass(slots=True)
-class _Watch:
+class _Watch(msgspec.Struct):
     start: bytes
     end: bytes
     next_revision: int

@@ -12,7 +12,6 @@ server/storage/endpoint/gc_safe_point.go.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from grpclib.const import Handler, Status
@@ -27,8 +26,7 @@ from binlogd.tso import Tso, logical, physical_ms
 from binlogd.upstream.entry import span
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
-from binlogd.upstream.pd.client import STANDS_IN
-from binlogd.upstream.pd.members import UNTOLD
+from binlogd.upstream.pd.members import STANDS_IN, UNTOLD
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store
@@ -79,8 +77,7 @@ PD_VERSION = "5.1.0"
 """The oldest whose clients are expected; they ask an old store for less."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdvertisedAddress:
+class AdvertisedAddress(msgspec.Struct, frozen=True):
     """How others find this process."""
 
     name: str

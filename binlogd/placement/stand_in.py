@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.grpc.http2 import Servable
 from binlogd.grpc.methods import OpenStreams
@@ -18,8 +19,7 @@ from binlogd.upstream.keyspace.store import KeyspaceStatistics
 from binlogd.upstream.upstream import OwnPd
 
 
-@dataclass(frozen=True, slots=True)
-class PdFace:
+class PdFace(msgspec.Struct, frozen=True):
     """What a PD says of itself to whoever looks."""
 
     cluster_id: int
@@ -30,8 +30,7 @@ class PdFace:
     began_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StandInStatistics:
+class StandInStatistics(msgspec.Struct, frozen=True):
     """Counters since the start; levels are of now."""
 
     keyspace: KeyspaceStatistics

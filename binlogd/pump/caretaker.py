@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from binlogd.errors import ConfigError, Corrupt, Unavailable
@@ -35,8 +35,7 @@ _SHORT_OF_SPACE = 2
 free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaretakerStatistics:
+class CaretakerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """`holds` is who needs what; `held_by` names, by shard, who keeps a segment that is old enough
     to go, "" where nobody does; `failed` is why the last round did nothing, "" if it went well;
     `reserve_bytes` lie ready for a full disk."""

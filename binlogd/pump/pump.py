@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from binlogd.binlog import BinlogType
@@ -81,8 +82,7 @@ class PumpOptions:
     """Whom writes are told; None: nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PumpStatistics:
+class PumpStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """How a Pump stands. `blocked_by` says in words what holds the watermark, "" if nothing does,
     and `blocked_s` for how long; `refuses_because` why prewrites are refused now, "" if they are
     taken."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 
+import msgspec
 import structlog
 
 from binlogd.errors import BinlogdError, Unavailable
@@ -38,8 +38,7 @@ _BATCHES = 8  # on their way at once
 _READ_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolverStatistics:
+class ResolverStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """`contradicted` counts Rollbacks of transactions that had committed; `reason` is why the
     oldest open prewrite still waits, "" if nothing was asked yet."""
 

@@ -8,30 +8,28 @@ Source: tidb-binlog pump/storage/storage.go, resolve.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
+
+import msgspec
 
 from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
 from binlogd.tso import Tso
 from binlogd.wire.peek import commit_binlog, rollback_binlog
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """Write this binlog through the front door: there is no second road into a shard."""
 
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AskAgain:
+class AskAgain(msgspec.Struct, frozen=True):
     """Nobody can tell yet, for this reason."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(msgspec.Struct, frozen=True):
     """It is rolled back, as its Rollback in the log says: nothing is left to write."""
 
 

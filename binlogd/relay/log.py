@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import google_crc32c
+import msgspec
 import structlog
 
 from binlogd.errors import BinlogdError, CorruptRelay, LogFailed
@@ -48,8 +49,7 @@ GROUP_BYTES_MAX = 16 << 20
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RelayStatistics:
+class RelayStatistics(msgspec.Struct, frozen=True):
     """How the relay log stands; counters since it was opened."""
 
     files: int

@@ -8,8 +8,9 @@ before it, and a torn frame is accepted at the end of the last file only.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from binlogd.errors import ConfigError, CorruptRelay
 from binlogd.log.drive import DiskReading, Reading, of_bytes
@@ -35,8 +36,7 @@ from binlogd.relay.gc import RelayFile
 from binlogd.tso import Tso
 
 
-@dataclass(frozen=True, slots=True)
-class Relay:
+class Relay(msgspec.Struct, frozen=True):
     """A relay log from one file on.
 
     `snapshot` is the schema at `base_ts`; `batches` yields every entry above `base_ts`, also those

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -33,13 +32,12 @@ ANSWER_BYTES_MAX = 16 << 20
 _JOB = "binlogd.tools.search"
 
 
-@dataclass(slots=True)
-class Finder:
+class Finder(msgspec.Struct):
     """Looks through `paths`: a data directory, and a relay log where other Pumps are merged."""
 
     paths: Sequence[Path]
     patience_s: float = PATIENCE_S
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
     async def find(self, question: Question, *, up_to: Tso) -> LookUp:
         """What was found (tools/search.py makes it); nothing lies behind `up_to`.

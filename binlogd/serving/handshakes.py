@@ -14,8 +14,8 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from binlogd.host.peers import heaviest, peer_of
@@ -30,8 +30,7 @@ _FAREWELL_S = 1.0
 """For a peer to say that it has heard of the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeLimits:
+class HandshakeLimits(msgspec.Struct, frozen=True):
     """What peers may have under way that are not known yet."""
 
     under_way_max: int = 256

@@ -15,10 +15,10 @@ import errno
 import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -44,8 +44,7 @@ _PARTING_S = 0.05
 """For the last words to one that is let go of, before its socket is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
+class ServerLimits(msgspec.Struct, frozen=True):
     """What peers may make one process hold."""
 
     connections_max: int = 1024
@@ -55,8 +54,8 @@ class ServerLimits:
     sniff_timeout_s: float = 10.0  # for a connection to say what it speaks
     leave_timeout_s: float = 1.0
     flush_timeout_s: float = 1.0
-    http2: Http2Limits = field(default_factory=Http2Limits)
-    handshakes: HandshakeLimits = field(default_factory=HandshakeLimits)
+    http2: Http2Limits = msgspec.field(default_factory=Http2Limits)
+    handshakes: HandshakeLimits = msgspec.field(default_factory=HandshakeLimits)
 
 
 class Server:

@@ -8,7 +8,6 @@ this machine for anybody. A file with the rights 0600 does, and commands on this
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 from binlogd.errors import ConfigError
@@ -30,6 +29,8 @@ def made_token(data_dir: Path) -> str:
                 return kept
         beside = path.with_suffix(".new")
         beside.unlink(missing_ok=True)
+        import secrets  # whoever reads it makes none
+
         token = secrets.token_hex(_TOKEN_BYTES)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:

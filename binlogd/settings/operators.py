@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+
+import msgspec
 
 from binlogd.errors import ConfigError
 
@@ -28,8 +29,7 @@ NAMES = "security.operators-cn"
 PEERS = "security.peers-from"
 
 
-@dataclass(frozen=True, slots=True)
-class Operators:
+class Operators(msgspec.Struct, frozen=True):
     """Networks whose peers may change states, and common names whose owners may act."""
 
     networks: tuple[Network, ...] = ()

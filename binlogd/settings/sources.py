@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -31,9 +31,8 @@ _ONCE_BELOW_DATA_DIR = ("syncer.relay.log-dir", "syncer.to.dir", "binlog-socket"
 _NAMES = (_DATA_DIR, "schema-history", "log-dir", "dir", "binlog-socket", "url", "base")
 _FILES = ("ssl-ca", "ssl-cert", "ssl-key", "ssl-key-password-file", "admin-token-file")
 _SECRETS = ("password-file", "kafka-token-file", "schema-registry-password-file")
-PATHS = [
-    key for key, _ in flattened(Config()) if key.rpartition(".")[2] in (*_NAMES, *_FILES, *_SECRETS)
-]
+_KEYS = [key for key, _ in flattened(Config())]
+PATHS = [key for key in _KEYS if key.rpartition(".")[2] in (*_NAMES, *_FILES, *_SECRETS)]
 """Every key that names a place on this machine, or may."""
 _UNIX = "unix://"
 _DATA_MARKS = ("pump", "upstream.db")
@@ -107,16 +106,14 @@ _OF_KUBERNETES = re.compile(
 """Told to every container about a service named binlogd or so, beside `..._PORT=tcp://...`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """A configuration, and where each key that was given came from."""
 
     config: Config
     origins: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(msgspec.Struct, frozen=True):
     value: Any
     origin: str
 
@@ -183,18 +180,23 @@ def variable_of(key: str) -> str:
     return PREFIX + key.upper().replace("-", "_").replace(".", "__")
 
 
-def _kinds(table: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
+@lru_cache(maxsize=1)
+def _kinds() -> Mapping[str, Any]:
+    """The type of every key: some 30 ms, for who gives a variable."""
+    return dict(_kinds_of(Config))
+
+
+def _kinds_of(table: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for field in msgspec.structs.fields(table):
         key, kind = f"{prefix}{field.encode_name}", field.type
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            yield from _kinds(kind, f"{key}.")
+            yield from _kinds_of(kind, f"{key}.")
         else:
             yield key, kind
 
 
 def _from_environment(environ: Mapping[str, str], directory: Path) -> dict[str, _Given]:
-    kinds = dict(_kinds(Config))
-    names = {variable_of(key): key for key in kinds} | {TOKEN_VARIABLE: _TOKEN_KEY}
+    names = {variable_of(key): key for key in _KEYS} | {TOKEN_VARIABLE: _TOKEN_KEY}
     found: dict[str, _Given] = {}
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name == CONFIG_VARIABLE:
@@ -208,16 +210,15 @@ def _from_environment(environ: Mapping[str, str], directory: Path) -> dict[str, 
         if key in found:
             raise ConfigError(f"{found[key].origin} and {name} both say {key}; unset one of them")
         text = environ[name] if name in names else read_secret(directory / environ[name], name)
-        found[key] = _Given(_converted(name, text, kinds[key]), name)
+        found[key] = _Given(_converted(name, text, _kinds()[key]), name)
     return found
 
 
 def _of_the_original(environ: Mapping[str, str]) -> dict[str, _Given]:
     """What a Drainer takes where nothing else says it. Source: tidb-binlog drainer/config.go,
     adjustConfig."""
-    kinds = dict(_kinds(Config))
     return {
-        key: _Given(_converted(name, environ[name], kinds[key]), name)
+        key: _Given(_converted(name, environ[name], _kinds()[key]), name)
         for key, name in _ORIGINAL_VARIABLES.items()
         if environ.get(name)
     }
@@ -328,7 +329,7 @@ def _other_places(key: str) -> list[str]:
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    tables = {key.rpartition(".")[0] for key, _ in _kinds(Config)}
+    tables = {key.rpartition(".")[0] for key in _KEYS}
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict) and key in tables:

@@ -9,9 +9,8 @@ rename such counters, so the exposition is written here. What the original lacks
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 
 from binlogd.telemetry.histogram import HistogramStatistics
 
@@ -77,11 +76,17 @@ def _number(value: float) -> str:
     return "+Inf" if value == math.inf else repr(value)
 
 
-_PROCESS = CollectorRegistry()
-ProcessCollector(registry=_PROCESS)
-GCCollector(registry=_PROCESS)
-
-
 def process_metrics() -> bytes:
     """process_* and python_gc_* of this process."""
-    return generate_latest(_PROCESS)
+    return _of_process()()
+
+
+@lru_cache(maxsize=1)
+def _of_process() -> Callable[[], bytes]:
+    """Made for who asks first, not at each start: the library brings a server of HTTP."""
+    from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+
+    process = CollectorRegistry()
+    ProcessCollector(registry=process)
+    GCCollector(registry=process)
+    return partial(generate_latest, process)

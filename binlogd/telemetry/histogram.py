@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramStatistics:
+class HistogramStatistics(msgspec.Struct, frozen=True):
     """`counts[i]` observations lie above bounds[i - 1] and at or below bounds[i]; the last is above
     all bounds."""
 

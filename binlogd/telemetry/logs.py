@@ -6,10 +6,27 @@ import asyncio
 import logging
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+
+@contextmanager
+def _without(library: str) -> Iterator[None]:
+    """What is imported meanwhile does not find it, unless it is there already."""
+    if library in sys.modules:
+        yield
+        return
+    sys.modules[library] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[library]
+
+
+with _without("rich"):  # for tracebacks that show the values of variables, which ours never do
+    import structlog
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 log = structlog.get_logger(__name__)
 

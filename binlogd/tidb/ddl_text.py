@@ -10,7 +10,8 @@ Source: pingcap/tidb parser/lexer.go.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 _KINDS = r"""
       (?P<space>\s+)
@@ -28,8 +29,7 @@ PRINTED = re.compile(r"`(?:[^`]|``)*`|'(?:[^']|'')*'")
 """A name or a string of TiDB's printer, in which a backslash stands for itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(msgspec.Struct, frozen=True):
     """One `old TO new`; a database is "" where the text does not name it."""
 
     old_database: str
@@ -38,8 +38,7 @@ class Rename:
     new_table: str
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """A name, keyword, string or sign; `text` of a quoted name is the name itself.
 
     The kinds are `bare`, `quoted`, `text`, `sign`, `open` and `close` of a comment that counts, and

@@ -178,8 +178,7 @@ class Table:
         return not (self.pk_is_handle or self.is_common_handle)
 
 
-@dataclass(frozen=True, slots=True)
-class Database:
+class Database(msgspec.Struct, frozen=True):
     """A schema; its tables are not inside."""
 
     id: int

@@ -109,8 +109,7 @@ class Placed(NamedTuple):
     row: bytes
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(msgspec.Struct):
     owner: int
     values: dict[int, Value] | None = None
     is_doubtful: bool = False

@@ -5,7 +5,6 @@ Source: pingcap/tidb parser/model/model.go (PartitionInfo).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -19,8 +18,7 @@ class Partition(NamedTuple):
     in_values: tuple[tuple[str, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Partitioning:
+class Partitioning(msgspec.Struct, frozen=True):
     """How the rows of a table are spread over partitions; `kind` as `kinds.PartitionKind`.
 
     Either `expr` or the names of `columns` tell by what.

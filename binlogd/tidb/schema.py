@@ -78,8 +78,7 @@ _WITHOUT_EFFECT = OF_POLICIES_AND_GROUPS | {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(msgspec.Struct, frozen=True):
     """A table, view or sequence; with `table` "" the database itself, with both "" nothing."""
 
     database: str
@@ -544,8 +543,7 @@ def _added(before: Table, after: Table, query: str) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredTable:
+class RecoveredTable(msgspec.Struct, frozen=True):
     """A table that comes back; `dropped_by_ts` is the start_ts of the job that dropped it."""
 
     table: Table

@@ -15,8 +15,7 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
-from binlogd.errors import BinlogdError, ConfigError, GaveUp, StatementRejected
-from binlogd.host.loop import Cancelled
+from binlogd.errors import BinlogdError, Cancelled, ConfigError, GaveUp, StatementRejected
 from binlogd.settings.quantities import wall_clock
 from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import Source, SourceKind

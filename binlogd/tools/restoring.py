@@ -6,10 +6,10 @@ import asyncio
 import random
 from collections.abc import Set
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import msgspec
 import structlog
 
 from binlogd.drainer.backoff import Backoff
@@ -32,8 +32,7 @@ from binlogd.upstream.upstream import Upstream
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(msgspec.Struct, frozen=True):
     """What a restore goes by beside the configuration: the cluster, where it is known, and what an
     operator has decided to pass over."""
 

@@ -20,8 +20,7 @@ from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransacti
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.drainer.mysql.named_sql import is_binary, value_literal
-from binlogd.errors import DownstreamUnavailable, GaveUp, StatementRejected
-from binlogd.host.loop import Cancelled
+from binlogd.errors import Cancelled, DownstreamUnavailable, GaveUp, StatementRejected
 from binlogd.settings.quantities import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job

@@ -15,11 +15,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import google_crc32c
+import msgspec
 
 from binlogd.errors import ConfigError, Corrupt, UpstreamUnavailable
 from binlogd.host.database import Connection, connection_to, make_database
@@ -81,8 +81,7 @@ StoredJob = tuple[JobEntry, bytes]
 """A job, and its JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkipEntry:
+class SkipEntry(msgspec.Struct, frozen=True):
     """A transaction that an operator decided to pass over, why, and when by the wall clock."""
 
     commit_ts: Tso

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+import msgspec
 
 from binlogd.ports import Registry, TsoSource, TxnStatusSource
 from binlogd.status import TsoStatus, UpstreamPart
@@ -20,8 +22,10 @@ from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.store import SkipList, UpstreamStore
-from binlogd.upstream.tikv.client import TikvStatistics
-from binlogd.upstream.tikv.txn_status import FateStatistics
+
+if TYPE_CHECKING:
+    from binlogd.upstream.tikv.client import TikvStatistics
+    from binlogd.upstream.tikv.txn_status import FateStatistics
 
 
 class Work(Protocol):
@@ -39,8 +43,7 @@ class TikvKnowledge:
     fates: FateStatistics
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamStatistics:
+class UpstreamStatistics(msgspec.Struct, frozen=True):
     """How it stands with an upstream. `tso` and `tikv` are None where nobody of that kind is
     asked."""
 
@@ -50,8 +53,7 @@ class UpstreamStatistics:
     tikv: TikvKnowledge | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPd:
+class OwnPd(msgspec.Struct, frozen=True):
     """What this node has of a PD: keys, a clock whose timestamps are unique, and the DDL history
     that a Drainer would read of TiKV."""
 

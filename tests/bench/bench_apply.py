@@ -27,8 +27,8 @@ from random import Random
 import structlog
 import uvloop
 
-from binlogd.app import GC_YOUNG_OBJECTS
 from binlogd.binlog import CommittedBinlog
+from binlogd.cli import let_young_objects_gather
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.mysql.connection import SqlSession
@@ -174,7 +174,7 @@ def report(name: str, load: Load, lanes: int, cost: Cost, alone: Cost) -> None:
 def _measured(options: argparse.Namespace, mariadb: MariaDb, load: Load, place: Path) -> None:
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)  # as binlogd serve does
+    let_young_objects_gather()  # as binlogd serve does
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if options.sink:
             cost = runner.run(through_the_sink(mariadb, load, options.lanes))

@@ -19,7 +19,8 @@ import structlog
 import uvloop
 
 from binlogd import native
-from binlogd.app import GC_YOUNG_OBJECTS, GIL_SWITCH_S
+from binlogd.app import GIL_SWITCH_S
+from binlogd.cli import let_young_objects_gather
 from binlogd.pump.pump import Pump
 from binlogd.tso import NO_TS
 from tests.bench.port_load import Wire, behind_port, pulled_bytes
@@ -78,7 +79,7 @@ async def main(transactions: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     sys.setswitchinterval(GIL_SWITCH_S)  # as the appliance does
     gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
+    let_young_objects_gather()
     with TemporaryDirectory() as home:
         directory = Path(home)
         async with running_pump(directory, shards=SHARDS) as pump:

@@ -31,7 +31,8 @@ from grpclib.server import Server as GrpcServer
 from grpclib.server import Stream
 from hpack import Encoder
 
-from binlogd.app import GC_YOUNG_OBJECTS, GIL_SWITCH_S
+from binlogd.app import GIL_SWITCH_S
+from binlogd.cli import let_young_objects_gather
 from binlogd.grpc import frames
 from binlogd.grpc.channel import BytesCodec
 from binlogd.grpc.prefix import MessageCutter, prefixed
@@ -95,7 +96,7 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     sys.setswitchinterval(GIL_SWITCH_S)  # as the appliance does
     gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
+    let_young_objects_gather()
     wanted = [case for case in CASES if case.name in sys.argv[1:2] or len(sys.argv) == 1]
     uvloop.run(_measure(wanted))
 

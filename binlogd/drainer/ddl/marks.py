@@ -12,7 +12,8 @@ Source: pingcap/tidb parser/ast/ddl.go (what is printed); MariaDB's and MySQL's 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.tidb.ddl_text import Word, words_and_comments, words_and_marks
 
@@ -24,8 +25,7 @@ _COLLATIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True):
     """A stretch of a statement, and what takes its place."""
 
     begin: int

@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import msgspec
 import structlog
 
 from binlogd.drainer.ddl.added import with_old_values
@@ -52,8 +53,7 @@ from binlogd.tso import Tso
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(msgspec.Struct, frozen=True):
     """The statements to execute, in order. `targets` names the table that each of them changes,
     where that is not the table of the DDL."""
 
@@ -61,8 +61,7 @@ class Replay:
     targets: tuple[Named, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Omit:
+class Omit(msgspec.Struct, frozen=True):
     """Nothing to execute, and why."""
 
     reason: str

@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from binlogd.drainer.ddl.edits import Dialect, edited, quoted
 from binlogd.tidb.ddl_text import escaped
 from binlogd.tidb.model import ActionType, Job, Table
@@ -30,8 +32,7 @@ from binlogd.tso import NO_TS, Tso
 _NAME = re.compile(r"([0-9]{1,19})_[0-9]{1,19}")
 
 
-@dataclass(frozen=True, slots=True)
-class TrashMoves:
+class TrashMoves(msgspec.Struct, frozen=True):
     """Statements, and the table that each of them makes or takes away (for `catalog`)."""
 
     statements: tuple[str, ...]

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from binlogd.drainer.files.log import COMPRESSED_SUFFIX, HEAD, LogFile, compressed_name, log_files
@@ -29,8 +29,7 @@ _HEAD_BYTES = HEAD.size + 32  # the head of a record, and of its payload
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveOptions:
+class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`keep_s` 0 keeps files for ever; an age counts from the last write to a file."""
 
     compresses: bool = False

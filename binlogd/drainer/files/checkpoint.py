@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 
 import google_crc32c
 import msgspec
@@ -24,8 +23,7 @@ from binlogd.tso import NO_TS, Tso
 NAME = "savepoint"
 
 
-@dataclass(frozen=True, slots=True)
-class DurableUpTo:
+class DurableUpTo(msgspec.Struct, frozen=True):
     """Everything before `offset` of this file, and all files before it, is durable.
 
     `commit_ts` is the last transaction of it.
@@ -36,8 +34,7 @@ class DurableUpTo:
     commit_ts: Tso
 
 
-@dataclass(frozen=True, slots=True)
-class Savepoint:
+class Savepoint(msgspec.Struct, frozen=True):
     """A checkpoint of a file sink; `written` is None where the original wrote it."""
 
     checkpoint: Checkpoint

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -48,13 +49,12 @@ SLICE_ROWS = 256
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSinkOptions:
+class FileSinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of a file and of what may wait, and what becomes of finished files."""
 
     max_file_bytes: int = MAX_FILE_BYTES
     limits: PendingLimits = _LIMITS
-    archive: ArchiveOptions = field(default_factory=ArchiveOptions)
+    archive: ArchiveOptions = msgspec.field(default_factory=ArchiveOptions)
 
 
 class FileSink:

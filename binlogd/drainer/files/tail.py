@@ -9,8 +9,9 @@ and only a record that is torn (`log.scan`) may be dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
 from binlogd.drainer.files.log import (
@@ -31,8 +32,7 @@ from binlogd.tso import NO_TS, Tso
 WINDOW_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class FileTail:
+class FileTail(msgspec.Struct, frozen=True):
     """The place to write on at; `file` is None where a new one must be begun.
 
     `commit_ts` is the last transaction before it, as far as is known.
@@ -45,8 +45,7 @@ class FileTail:
     commit_ts: Tso
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(msgspec.Struct, frozen=True):
     """A place inside a file and the last commit_ts before it."""
 
     offset: int

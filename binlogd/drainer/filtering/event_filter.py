@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from binlogd.drainer.filtering.glob import glob
 from binlogd.errors import ConfigError
@@ -66,8 +67,7 @@ _WORDS_BEFORE_THE_THING_MAX = 12
 _ANSWERS_KEPT_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class EventRule:
+class EventRule(msgspec.Struct, frozen=True):
     """What is ignored of the tables that both patterns match; `table` "" stands for the schema."""
 
     schema: str

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from binlogd.drainer.filtering.event_filter import EventFilter
 from binlogd.drainer.filtering.loopback import LoopControl
@@ -31,8 +32,7 @@ DEFAULT_IGNORED_SCHEMAS = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
 _ANSWERS_KEPT_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class TablePattern:
+class TablePattern(msgspec.Struct, frozen=True):
     """A pattern for the schema and one for the table."""
 
     database: str

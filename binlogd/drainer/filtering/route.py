@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+
+import msgspec
 
 from binlogd.drainer.filtering.glob import glob
 from binlogd.errors import ConfigError
@@ -23,8 +25,7 @@ from binlogd.tidb.schema import Named
 KEPT_MAX = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class RouteRule:
+class RouteRule(msgspec.Struct, frozen=True):
     """From what both patterns match (`table` "" is all of the schema) to a name."""
 
     schema: str

@@ -7,9 +7,11 @@ that no schema is needed to read them. Rows are decoded one by one: a transactio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
+
+import msgspec
 
 from binlogd.tidb.columns import Value
 from binlogd.tso import Tso
@@ -55,8 +57,7 @@ class NamedDdl(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTransaction:
+class NamedTransaction(msgspec.Struct, frozen=True):
     """One record: a DDL, or rows. `rows()` decodes anew each time, and raises Corrupt.
 
     Rows of one table stand in the order in which they changed; the order between tables is lost.
@@ -64,4 +65,4 @@ class NamedTransaction:
 
     commit_ts: Tso
     ddl: NamedDdl | None
-    rows: Callable[[], Iterator[NamedRow]] = field(default=lambda: iter(()))
+    rows: Callable[[], Iterator[NamedRow]] = msgspec.field(default=lambda: iter(()))

@@ -7,7 +7,8 @@ and refuses all others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.drainer.sql import renderer, tuple_of
 from binlogd.errors import CorruptRow
@@ -19,8 +20,7 @@ Key = int | bytes
 """The literal of a key: an integer for a key of one integer, so that keys sort as they lie."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyColumn:
+class KeyColumn(msgspec.Struct, frozen=True):
     """A column of the key by which rows are merged; never NULL.
 
     strips_spaces: trailing spaces do not count where the key is compared (PAD SPACE).
@@ -30,8 +30,7 @@ class KeyColumn:
     strips_spaces: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decoders:
+class Decoders(msgspec.Struct, frozen=True):
     """Row bytes to key and row literal. A literal has its parentheses: `(1,'a')`.
 
     Raise CorruptRow; those of `literals` also UNEXPECTED_LAYOUT.

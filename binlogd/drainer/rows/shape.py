@@ -32,6 +32,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import msgspec
+
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.rows.plan import KeyColumn, written_columns
 from binlogd.drainer.sql import has_last_member
@@ -68,8 +70,7 @@ class DownstreamColumn:
         return not self.collation or self.collation.startswith(("utf", "ucs", "ascii"))
 
 
-@dataclass(frozen=True, slots=True)
-class DownstreamKey:
+class DownstreamKey(msgspec.Struct, frozen=True):
     """A unique key; has_prefix: some column is indexed by its beginning only."""
 
     name: str
@@ -227,8 +228,7 @@ def former(shape: Shape) -> str:
     return json.dumps([shape.mode.value, int(shape.by_key), int(shape.is_safe), key])
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
+class Shapes(msgspec.Struct, frozen=True):
     """Which tables are written in the words of the original; `safe_mode` and `merge` are its own
     options, which mean something for these tables only."""
 

@@ -11,23 +11,22 @@ Source: tidb-binlog pump/storage/storage.go, GC.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FileId
 from binlogd.tso import Tso
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """Somebody who still needs every binlog with commit_ts > ts."""
 
     name: str
     ts: Tso
 
 
-@dataclass(frozen=True, slots=True)
-class GcPlan:
+class GcPlan(msgspec.Struct, frozen=True):
     """What may go now. `gc_ts` is at least the last one; `held_by` names who kept the next segment
     although its age would let it go, "" when nobody did."""
 
@@ -36,8 +35,7 @@ class GcPlan:
     held_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(msgspec.Struct, frozen=True):
     """The segment that a restart begins to scan in, and why: it stays, with all behind it."""
 
     fid: FileId

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
 
@@ -17,8 +18,7 @@ _CHASE_SECONDS = doubling(0.001, 22)
 _STEPS = ("single", "batch", "to_disk", "fsync", "rotate")
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuresStatistics:
+class MeasuresStatistics(msgspec.Struct, frozen=True):
     """By the original's label values. Sizes in bytes, durations in seconds."""
 
     sizes: Mapping[str, HistogramStatistics]

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -56,16 +56,14 @@ _JOINED_BYTES = 1 << 20  # a larger payload is not copied to stand behind its he
 Records = tuple[FileId, Batch]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLimits:
+class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of a segment, and of what is written and synced at a time."""
 
     segment_bytes_max: int = 500 << 20
     flush_bytes_max: int = 4 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
+class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
     """What a restart knows about the end of the log.
 
     Everything before `upto` was acknowledged. `same_boot`: the machine has not gone down since the

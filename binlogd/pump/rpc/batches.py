@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 
+import msgspec
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
@@ -30,8 +30,7 @@ _BATCHES_IN_FLIGHT = 16  # of one stream; the next one is not read
 _BINLOG_BYTES = 256  # of the objects round a payload, roughly
 
 
-@dataclass(frozen=True, slots=True)
-class BatchService:
+class BatchService(msgspec.Struct, frozen=True):
     """The service, as grpclib takes it, and what it needs of the one that it is a part of.
 
     `until_closing` ends its block when the service closes; `take` waits for room for bytes, `add`

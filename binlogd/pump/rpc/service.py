@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Protocol, cast
 
+import msgspec
 import structlog
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
@@ -104,8 +105,7 @@ class ServiceLimits:
     pullers_max: int = 64  # by the port, and as many by the unix socket
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceStatistics:
+class ServiceStatistics(msgspec.Struct, frozen=True):
     """Counters since the start; durations in seconds by outcome (`succ`, `fail`)."""
 
     writes: int

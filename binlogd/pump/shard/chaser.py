@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from binlogd.pump.log.entry import Entry
 
@@ -63,8 +64,7 @@ class Tail:
             self._entries.popleft()
 
 
-@dataclass(frozen=True, slots=True)
-class ChaserStatistics:
+class ChaserStatistics(msgspec.Struct, frozen=True):
     """`catch_ups` counts reads of the log, `records_read` what they gave to the index."""
 
     is_on: bool

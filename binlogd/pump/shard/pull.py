@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from binlogd.binlog import BinlogType, CommittedBinlog, Payload, Pulled
@@ -34,8 +34,7 @@ from binlogd.wire import peek
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullOptions:
+class PullOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of one batch. `skip_orphans`: pass over commits without a prewrite, as the original
     does, instead of stopping."""
 

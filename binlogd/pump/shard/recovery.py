@@ -11,11 +11,11 @@ Source: tidb-binlog pump/storage/storage.go, NewAppendWithResolver.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -40,8 +40,7 @@ Remade = Callable[[Marks, Sequence[LateRow]], Awaitable[SqliteIndex]]
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """A shard as its files say. `max_seen_ts` is the largest commit_ts, released or not. `remade`
     makes the index again while the log goes on, see `make_again`."""
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from binlogd.binlog import BinlogType
@@ -47,12 +47,11 @@ log = structlog.get_logger(__name__)
 _LATE_TOLD_MAX = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardOptions:
+class ShardOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one shard. `group_bytes_max` bounds what one sync makes durable."""
 
-    log: LogLimits = field(default_factory=LogLimits)
-    filing: FilingOptions = field(default_factory=FilingOptions)
+    log: LogLimits = msgspec.field(default_factory=LogLimits)
+    filing: FilingOptions = msgspec.field(default_factory=FilingOptions)
     group_bytes_max: int = 8 << 20
     window_bytes_max: int = 16 << 20
     window_commits_max: int = 65_536
@@ -61,8 +60,7 @@ class ShardOptions:
     """Whom writes are told; None: nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardStatistics:
+class ShardStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """How one shard stands. Ages and `since` values are in seconds of the event loop's clock.
 
     `late_commits` came below the watermark since the start; of those of all lives `late_open` are

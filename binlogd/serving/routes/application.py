@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -21,14 +21,15 @@ from binlogd.serving.answers import LookUp, Question, Reply, Trouble
 from binlogd.serving.finder import LIMIT_MAX
 from binlogd.serving.routes.events import Hub
 from binlogd.serving.routes.guard import Guard, add_headers, guarding
-from binlogd.serving.routes.openapi import add_description
 from binlogd.serving.routes.page import add_page
 from binlogd.serving.routes.profiling import add_profiling
 from binlogd.settings.quantities import first_ts, last_ts
-from binlogd.snapshot.export_queue import AskedExport, ExportJob, ExportQueue
 from binlogd.status import NodeEntry, Status, document
 from binlogd.tso import MAX_TS
 from binlogd.upstream.store import SkipEntry
+
+if TYPE_CHECKING:
+    from binlogd.snapshot.export_queue import ExportJob, ExportQueue
 
 _BODY_BYTES_MAX = 64 << 10
 
@@ -104,9 +105,15 @@ def application(
     add_exports(routes.router, queue)
     add_pd(routes.router, pd)
     add_page(routes.router)
-    add_description(routes.router)
+    routes.router.add_get("/openapi.json", _description)
     routes.router.add_get("/events", hub.events)
     return routes
+
+
+async def _description(_: web.Request) -> web.Response:
+    from binlogd.serving.routes.openapi import document  # for who asks first, not at each start
+
+    return web.Response(body=document(), content_type="application/json", charset="utf-8")
 
 
 def _never_in_silence(operations: Operations) -> Any:
@@ -273,6 +280,8 @@ def add_exports(router: web.UrlDispatcher, queue: ExportQueue | None) -> None:
     async def ask(request: web.Request) -> web.Response:
         if queue is None:
             return _json(Trouble(_OFF), 503)
+        from binlogd.snapshot.export_queue import AskedExport  # is there where the queue is
+
         try:
             asked = msgspec.json.decode(await request.read() or b"{}", type=AskedExport)
             return _json(queue.ask(asked), 202)

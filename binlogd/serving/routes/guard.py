@@ -19,7 +19,6 @@ import hmac
 import re
 import socket
 from collections.abc import Awaitable, Callable, Set
-from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -69,8 +68,7 @@ HEADERS = {
 """On every answer, unless a route says something else."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActionRefusal:
+class ActionRefusal(msgspec.Struct, frozen=True):
     """Of an action: the status and the reason of the answer, and for this node's operator the
     setting that would have let it through."""
 

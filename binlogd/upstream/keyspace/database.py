@@ -15,11 +15,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import msgspec
 
 from binlogd.ports import NodeStatus
 from binlogd.upstream.entry import entry_json, node_key
@@ -51,8 +52,7 @@ _SCHEMA = """
 _COLUMNS = "key, mod_revision, create_revision, version, value, lease"  # as in KeyVersion
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     """What was written behind a revision."""
 
     revision: int
@@ -60,8 +60,7 @@ class Content:
     versions: Sequence[KeyVersion]
 
 
-@dataclass(frozen=True, slots=True)
-class EtcdIdentity:
+class EtcdIdentity(msgspec.Struct, frozen=True):
     """By which numbers an etcd client knows the cluster and its one member."""
 
     cluster: int

@@ -19,12 +19,12 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+import msgspec
 import structlog
 
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
@@ -56,8 +56,7 @@ LOOK_AGAIN_S = 1.0
 """Between two looks at the leases, and at what another process has written."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyspaceLimits:
+class KeyspaceLimits(msgspec.Struct, frozen=True):
     """What the clients of one keyspace may make this process keep."""
 
     live_bytes_max: int = 64 << 20
@@ -68,8 +67,7 @@ class KeyspaceLimits:
     watch_revisions_max: int = 1_000  # of one look
 
 
-@dataclass(frozen=True, slots=True)
-class KeyspaceStatistics:
+class KeyspaceStatistics(msgspec.Struct, frozen=True):
     """Of this process since its start; levels are of now."""
 
     revision: int
@@ -80,8 +78,7 @@ class KeyspaceStatistics:
     writes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """What a watch sees next: changes in order, and from where to look the next time."""
 
     versions: Sequence[KeyVersion]

@@ -14,6 +14,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+import msgspec
+
 from binlogd.errors import EtcdRefused
 
 FIRST_REVISION = 1
@@ -179,8 +181,7 @@ TTL_MAX_S = 9_000_000_000
 _LATE_S = 1.0
 
 
-@dataclass(slots=True)
-class _Lease:
+class _Lease(msgspec.Struct):
     ttl_s: int
     until_s: float
 

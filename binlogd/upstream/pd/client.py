@@ -21,7 +21,7 @@ from binlogd.settings.quantities import shown_address
 from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, PdLimits, Way, reason
-from binlogd.upstream.pd.members import Address
+from binlogd.upstream.pd.members import STANDS_IN, Address
 from binlogd.upstream.tikv.regions import LocatedRegion
 from binlogd.wire.generated import metapb, pdpb
 from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
@@ -31,9 +31,6 @@ log = structlog.get_logger(__name__)
 _NOTHING_THERE = frozenset({pdpb.ErrorType.REGION_NOT_FOUND, pdpb.ErrorType.STORE_TOMBSTONE})
 _STORE_UNKNOWN = "invalid store ID"  # UNKNOWN, in the words of PD server/grpc_service.go
 
-STANDS_IN = metapb.StoreLabel(key="kept-by", value="binlogd")
-"""Of the one store that a binlogd which stands in for PD names: a Drainer finds the history of DDL
-there, and nobody a transaction."""
 _NOBODY = "binlogd_look"
 """A service that holds nothing, so that letting go changes nothing; the answer is what is asked."""
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.settings.quantities import host_and_port, shown_address
-from binlogd.wire.generated import pdpb
+from binlogd.wire.generated import metapb, pdpb
 
 Address = tuple[str, int]
 UNTOLD = "binlogd, which no TiDB has told its cluster id yet"
 """The version of a member whose cluster id is a number that binds nobody: it stands in for PD."""
+STANDS_IN = metapb.StoreLabel(key="kept-by", value="binlogd")
+"""Of the one store that a binlogd which stands in for PD names: a Drainer finds the history of DDL
+there, and nobody a transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(msgspec.Struct, frozen=True):
     """`leader` is empty while one is elected."""
 
     cluster_id: int

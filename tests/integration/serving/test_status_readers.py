@@ -61,7 +61,7 @@ def test_the_page_reads_no_key_that_a_status_has_not(script: str) -> None:
 def test_what_the_page_reads_of_each_is_a_key_of_something_that_is_sent() -> None:
     known = {name for kind in HELD.values() for name in fields(kind)}
     known |= fields(Problem) | {"decided_ms", "reason"}
-    assert "decided_ms" in SkipEntry.__dataclass_fields__
+    assert "decided_ms" in fields(SkipEntry)
     for script in ("page.js", "acting.js"):
         read = set(_OF_EACH.findall((PAGE / script).read_text())) - _OF_ELEMENTS
         assert read - known == set(), script

@@ -14,8 +14,7 @@ import pytest
 from binlogd.commands.replay import server_of as destination
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, RowKind
-from binlogd.errors import ConfigError
-from binlogd.host.loop import Cancelled
+from binlogd.errors import Cancelled, ConfigError
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, ReplayStopped, only_named, replay
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter, Transaction

@@ -19,8 +19,7 @@ from binlogd.drainer.ddl.names import name_of
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransaction, RowKind
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
-from binlogd.errors import ConfigError, GaveUp
-from binlogd.host.loop import Cancelled
+from binlogd.errors import Cancelled, ConfigError, GaveUp
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import replay
 from binlogd.tools.transaction import CommitWindow, Meter

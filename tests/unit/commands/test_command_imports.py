@@ -53,9 +53,34 @@ def test_a_start_loads_no_library_that_a_library_may_bring_for_itself() -> None:
     assert not {"pydantic", "pyspark", "pyarrow", "numpy", "pandas"} & set(loaded)
 
 
+_RUN = """
+import sys
+from binlogd.cli import main
+
+looked_for, *sys.argv[1:] = sys.argv[1:]
+try:
+    main()
+except SystemExit as ended:
+    print(ended.code, [each for each in looked_for.split() if each in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("name", ["health", "health --json", "health --wait 0.1"])
+def test_what_is_run_every_few_seconds_needs_no_loop_no_log_and_no_screen(name: str) -> None:
+    heavy = "asyncio uvloop structlog rich hashlib"
+    words = [sys.executable, "-c", _RUN, heavy, *name.split(), "--addr", "127.0.0.1:1"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1].endswith(" []"), said
+
+
+def test_the_status_as_json_needs_no_screen_either() -> None:
+    assert _imported(["status"], "asyncio uvloop structlog rich") == "[]"
+
+
 @pytest.mark.parametrize("word", ["--help", "-h", "staus"])
-def test_the_overview_imports_no_command(word: str) -> None:
-    assert _imported([word], "binlogd.commands.dump binlogd.commands.options") == "[]"
+def test_the_overview_imports_no_command_and_no_log(word: str) -> None:
+    others = "binlogd.commands.dump binlogd.commands.options structlog asyncio"
+    assert _imported([word], others) == "[]"
 
 
 def test_the_overview_says_of_each_command_what_its_own_help_begins_with() -> None:

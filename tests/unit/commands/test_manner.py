@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from binlogd.cli import COMMANDS, command_line, main
-from binlogd.commands.manner import with_manners
+from binlogd.commands.manner import KEEP_A_LOG, LogLevelOption, with_manners
 
 
 def worked() -> None:
@@ -21,6 +21,10 @@ def worked() -> None:
     log.info("segment_linked", fid=3)
     log.warning("ddl_changed", commit_ts=7, left_out="TTL")
     sys.stdout.write("done\n")
+
+
+def leveled(log_level: LogLevelOption = None) -> None:
+    sys.stdout.write(f"{log_level}\n")
 
 
 def stopped() -> None:
@@ -50,6 +54,12 @@ def test_a_command_says_its_answer_and_what_is_doubtful_and_logs_when_asked() ->
     code, out, log = said(worked, "restore", "--log-level", "info")
     assert (code, out) == (0, "done\n")
     assert [line[:10] for line in log.splitlines()] == ['{"fid": 3,', '{"commit_t']
+
+
+@pytest.mark.parametrize("name", sorted(KEEP_A_LOG))
+def test_a_command_that_keeps_a_log_is_told_the_level_that_was_named(name: str) -> None:
+    assert said(leveled, name, "--log-level", "debug") == (0, "debug\n", "")
+    assert said(leveled, name) == (0, "None\n", "")
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"serve"}))
