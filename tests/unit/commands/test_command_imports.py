@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from binlogd.cli import COMMANDS, command_line
+from binlogd.native import is_compiled
 
 RUNS_A_NODE = {"serve", "restore"}
 _LOOK = """
@@ -67,7 +68,9 @@ except SystemExit as ended:
 
 @pytest.mark.parametrize("name", ["health", "health --json", "health --wait 0.1"])
 def test_what_is_run_every_few_seconds_needs_no_loop_no_log_and_no_screen(name: str) -> None:
-    heavy = "asyncio uvloop structlog rich hashlib"
+    heavy = "asyncio uvloop structlog rich"
+    if not is_compiled():  # else digests of sources are compared, which no installed package has
+        heavy += " hashlib"
     words = [sys.executable, "-c", _RUN, heavy, *name.split(), "--addr", "127.0.0.1:1"]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert said.splitlines()[-1].endswith(" []"), said
