@@ -17,9 +17,15 @@ class _TrustReadLate(ssl.SSLContext):
     """Knows the authorities of this machine from its first handshake on, and is plain then."""
 
     def wrap_bio(self, *of: Any, **more: Any) -> ssl.SSLObject:
+        return self._read().wrap_bio(*of, **more)
+
+    def wrap_socket(self, *of: Any, **more: Any) -> ssl.SSLSocket:
+        return self._read().wrap_socket(*of, **more)
+
+    def _read(self) -> ssl.SSLContext:
         self.__class__ = ssl.SSLContext  # type: ignore[assignment]
         self.set_default_verify_paths()
-        return self.wrap_bio(*of, **more)
+        return self
 
 
 def _read_late(self: ssl.SSLContext) -> None:
@@ -27,7 +33,7 @@ def _read_late(self: ssl.SSLContext) -> None:
 
 
 @contextmanager
-def _trust_read_late() -> Iterator[None]:
+def trust_read_late() -> Iterator[None]:
     """Contexts that are made meanwhile read whom they trust when somebody speaks TLS by them."""
     ssl.SSLContext.set_default_verify_paths = _read_late  # type: ignore[method-assign]
     try:
@@ -36,7 +42,7 @@ def _trust_read_late() -> Iterator[None]:
         del ssl.SSLContext.set_default_verify_paths
 
 
-with _trust_read_late():  # two are made there: 0.2 s, of each start, for its server alone
+with trust_read_late():  # two are made there: 0.2 s, of each start, for its server alone
     import aiohttp
 
 _TEXT_BYTES = 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import sys
 from asyncio.subprocess import PIPE
@@ -15,6 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from binlogd.host.http import trust_read_late
 from tests.support.certificates import Authority
 
 _ASK = """
@@ -81,6 +83,14 @@ async def _asked(url: str, trusted: Authority) -> str:
     )
     told, _ = await process.communicate()
     return told.decode().strip()
+
+
+def test_who_makes_a_context_meanwhile_has_a_plain_one_with_its_first_socket() -> None:
+    with trust_read_late():
+        made = ssl.create_default_context()
+    with socket.socket() as plain, made.wrap_socket(plain, server_hostname="here"):
+        assert type(made) is ssl.SSLContext
+    assert type(ssl.create_default_context()) is ssl.SSLContext
 
 
 @pytest.mark.parametrize("moved", [False, True])
