@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import shutil
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,10 +14,10 @@ from tempfile import mkdtemp
 from pyiceberg.catalog.hive import HiveCatalog
 
 from tests.support.ports import free_port
+from tests.support.started import started
 from tests.support.tried import tried
 
 JARS = Path(__file__).parents[2] / ".venv" / "hive"
-START_TIMEOUT_S = 180.0
 
 
 @contextmanager
@@ -68,23 +66,9 @@ def _server(directory: Path, *, makes_tables: bool) -> Iterator[str]:
     )
     (conf / "metastore-site.xml").write_text(f"<configuration>\n{properties}</configuration>\n")
     java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{conf}:{JARS}/*"]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*java, f"{_HIVE}.HiveMetaStore", "-p", str(port)],
-            stdout=log,
-            stderr=log,
-            cwd=directory,
-        )
-    try:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _listens(port):  # until it does, ends or takes too long
-            assert process.poll() is None, (directory / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+    words = [*java, f"{_HIVE}.HiveMetaStore", "-p", str(port)]
+    with started(words, lambda: _listens(port), directory=directory, log=directory / "log"):
         yield f"thrift://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 _HIVE = "org.apache.hadoop.hive.metastore"

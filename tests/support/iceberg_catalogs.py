@@ -7,8 +7,6 @@ moto's.
 from __future__ import annotations
 
 import os
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,12 +19,12 @@ from pyiceberg.utils.config import Config
 from tests.support.hive_metastore import hive_metastore
 from tests.support.ports import free_port
 from tests.support.s3 import s3_server
+from tests.support.started import started
 from tests.support.tried import library, tried
 
 NAME = "names"
 """Of the catalog in pyiceberg's configuration."""
 JARS = Path(__file__).parents[2] / ".venv" / "iceberg-rest"
-START_TIMEOUT_S = 120.0
 
 
 def described(monkeypatch: pytest.MonkeyPatch, **properties: str) -> None:
@@ -56,26 +54,16 @@ def rest_catalog(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         "CATALOG_REST_PORT": str(port),
     }
     java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
-    with (directory / "rest.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*java, "org.apache.iceberg.rest.RESTCatalogServer"],
-            env={**os.environ, **told},
-            stdout=log,
-            stderr=log,
-            cwd=directory,
-        )
-    try:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _answers(port):  # until it does, ends or takes too long
-            assert process.poll() is None, (directory / "rest.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+    with started(
+        [*java, "org.apache.iceberg.rest.RESTCatalogServer"],
+        lambda: _answers(port),
+        directory=directory,
+        log=directory / "rest.log",
+        environ={**os.environ, **told},
+    ):
         tried("Iceberg's REST catalog", jars[0].name.split("-")[3])
         described(monkeypatch, uri=f"http://127.0.0.1:{port}")
         yield
-    finally:
-        process.kill()
-        process.wait(60)
 
 
 def _answers(port: int) -> bool:

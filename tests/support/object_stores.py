@@ -9,24 +9,24 @@ import itertools
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import parse_qsl, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
 
-from binlogd.snapshot.publishing.file_systems import ACCOUNT_KEY, azure_options, file_system
+from binlogd.snapshot.publishing.file_systems import ACCOUNT_KEY, file_system
 from binlogd.spark.lake.place import LakeLocation
 from tests.support.ports import free_port
 from tests.support.s3 import s3_server
+from tests.support.started import started
 from tests.support.tried import tried
 
 VENV = Path(__file__).parents[2] / ".venv"
 AZURITE = VENV / "azurite" / "node_modules" / "azurite"
-START_TIMEOUT_S = 120.0
 _ACCOUNT = "devstoreaccount1"
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's own, of its documentation."""
@@ -95,41 +95,21 @@ def azure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Urls]:
 
 
 @contextmanager
-def azure_by_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lets delta-rs ask Azurite by `tests.support.azurite_proxy`; all others ask itself."""
-    with _proxy("azurite_proxy", azure_options(url)["blob_storage_authority"]) as where:
-        given = {"AZURE_STORAGE_ENDPOINT": f"{where}/{_ACCOUNT}"}
-        plain = LakeLocation.delta_options
-        monkeypatch.setattr(LakeLocation, "delta_options", lambda place: {**plain(place), **given})
+def by_proxy(store: str, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets delta-rs ask a double by `tests.support.store_proxy`; all others ask it itself."""
+    port, behind = free_port(), dict(parse_qsl(urlsplit(url).query))["endpoint_override"]
+    words = [sys.executable, "-m", "tests.support.store_proxy", store, str(port)]
+    plain = LakeLocation.delta_options
+
+    def options(place: LakeLocation) -> dict[str, str]:
+        there, proxy = f"http://{behind}", f"http://127.0.0.1:{port}"
+        return {name: each.replace(there, proxy) for name, each in plain(place).items()}
+
+    monkeypatch.setattr(LakeLocation, "delta_options", options)
+    with _running([*words, behind.split(":")[1]], f"http://127.0.0.1:{port}/"):
         yield
 
 
-@contextmanager
-def gcs_by_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lets delta-rs ask fake-gcs-server by `tests.support.gcs_proxy`; all others ask itself."""
-    behind = dict(parse_qsl(urlsplit(url).query))["endpoint_override"]
-    with _proxy("gcs_proxy", behind) as where:
-        plain = LakeLocation.delta_options
-
-        def by_proxy(place: LakeLocation) -> dict[str, str]:
-            return {
-                name: each.replace(f"http://{behind}", where) for name, each in plain(place).items()
-            }
-
-        monkeypatch.setattr(LakeLocation, "delta_options", by_proxy)
-        yield
-
-
-@contextmanager
-def _proxy(module: str, behind: str) -> Iterator[str]:
-    port = free_port()
-    words = [sys.executable, "-m", f"tests.support.{module}", str(port), behind.split(":")[1]]
-    with _running(words, f"http://127.0.0.1:{port}/"):
-        yield f"http://127.0.0.1:{port}"
-
-
-BY_PROXY = {"azure": azure_by_proxy, "gcs": gcs_by_proxy}
-"""For delta-rs, which asks the doubles for more than they know."""
 STORES: dict[str, Callable[[pytest.MonkeyPatch], AbstractContextManager[Urls]]] = {
     "s3": s3,
     "gcs": gcs,
@@ -139,19 +119,11 @@ STORES: dict[str, Callable[[pytest.MonkeyPatch], AbstractContextManager[Urls]]] 
 
 @contextmanager
 def _running(words: list[str], asked: str) -> Iterator[None]:
-    process = subprocess.Popen(
-        words, cwd=VENV.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _answers(asked):  # until it does, ends or takes too long
-            assert process.poll() is None, words
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+    with (
+        TemporaryDirectory() as directory,
+        started(words, lambda: _answers(asked), directory=VENV.parent, log=Path(directory, "log")),
+    ):
         yield
-    finally:
-        process.kill()
-        process.wait(60)
 
 
 def _answers(url: str) -> bool:

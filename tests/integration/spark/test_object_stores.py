@@ -22,7 +22,7 @@ from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import LakeLocation, place_of
 from tests.support.lakes import Killed, Pipeline, moments
 from tests.support.logged import Logged, check_lake
-from tests.support.object_stores import BY_PROXY, STORES, Urls
+from tests.support.object_stores import STORES, Urls, by_proxy
 from tests.support.snapshots import snapshot
 from tests.workload.generator import Options
 
@@ -113,7 +113,7 @@ def test_a_lake_is_fed_from_an_archive(
     with STORES[store](monkeypatch) as urls, ExitStack() as stack:
         url, where = urls("binlogs"), urls("lake")
         if kind == "delta":
-            stack.enter_context(BY_PROXY[store](where, monkeypatch))
+            stack.enter_context(by_proxy(store, where, monkeypatch))
         archive(Task(data_dir=data_dir, url=url, history=history, with_open=True))
         lake = Lake(place_of(f"{kind}:{where}"))
         pipeline = Pipeline(logged, lake, path=url, schemaHistory="", tables="bank.*")
