@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 91_064
+PRODUCT_LINES_MAX = 91_087
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_955
+FUNCTIONS_MAX = 5_957
 WALK_LINES_MAX = 8_596
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {

@@ -160,6 +160,7 @@ async def _export(
         if as_of.ts and not options.is_again:
             await over(files.run(partial(check_free, options.out, as_of.ts, from_ts)))
         machine = await preflight.machine()
+        await preflight.know_launch(machine)
         preflight.check_memory(options.memory_mb)
         progress(Progress("starting", 0, 0))
         result = await _made(options, as_of, machine, files, progress, borrow)
@@ -440,18 +441,10 @@ def _spec(
 
 
 def _session(options: ExportOptions, found: preflight.Machine, job: Path) -> SessionSpec:
-    """With the class archive, if there is one."""
-    scratch, archive = job / "spark", found.class_archive()
+    scratch = job / "spark"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    return SessionSpec(
-        scratch=str(scratch.absolute()),
-        cores=options.cores,
-        memory_mb=options.memory_mb,
-        class_archive=str(archive) if archive.exists() else "",
-        launch=found.launch(),
-        spark_home=found.spark_home,
-    )
+    return found.session(scratch, cores=options.cores, memory_mb=options.memory_mb)
 
 
 def manifest_of(

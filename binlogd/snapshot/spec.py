@@ -81,8 +81,7 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     All that Spark writes of its own lies below `scratch`. `class_archive` is a file of classes that
     the JVM may begin with, `archive_to` one that it is to write at its end; "" is none. `launch` is
-    the java to start with its first options, for a Spark in `spark_home`; without it Spark's own
-    scripts are asked.
+    the java to start with its first options; without it Spark's own scripts are asked.
     """
 
     version: int = SPEC_VERSION
@@ -92,7 +91,6 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     class_archive: str = ""
     archive_to: str = ""
     launch: tuple[str, ...] = ()
-    spark_home: str = ""
 
 
 class ChangesOptions(msgspec.Struct, frozen=True):

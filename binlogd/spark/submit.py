@@ -117,9 +117,9 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     _check_installed(arguments)
     arguments = with_history(arguments, setup)
     set_up_logging(setup.config.log_level, sys.stderr)
-    from binlogd.snapshot.process.preflight import check_memory, machine
+    from binlogd.snapshot.process.preflight import check_memory, know_launch, machine
 
-    asyncio.run(machine())
+    found = asyncio.run(machine())
     check_memory(memory_mb)
     into = claimed(arguments, setup)
     roots = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
@@ -127,10 +127,9 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     os.environ.pop("SPARK_HOME", None)
     for name in os.environ.keys() - environment_of_children(os.environ).keys():
         del os.environ[name]  # what it said is in `setup`
-    from binlogd.snapshot.spec import SessionSpec
-
+    asyncio.run(know_launch(found))
     with tempfile.TemporaryDirectory(prefix="binlogd-pipeline-") as scratch:
-        spec = SessionSpec(scratch=scratch, cores=cores, memory_mb=memory_mb)
+        spec = found.session(Path(scratch), cores=cores, memory_mb=memory_mb)
         with _spark(spec, is_heard=setup.config.log_level == "debug") as spark:
             run(spark, arguments, into)
 
@@ -142,16 +141,19 @@ def _spark(spec: SessionSpec, *, is_heard: bool) -> Iterator[SparkSession]:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
     from pyspark.errors import PySparkException
 
+    from binlogd.snapshot.process.gateway import begun, connect
     from binlogd.snapshot.process.session import PIPELINE_SETTINGS, session
     from binlogd.spark.lake.manifest import PipelineStopped
 
     said: deque[str] = deque(maxlen=_LINES_TOLD)
     try:
         with nullcontext() if is_heard else kept_aside(said):
+            if jvm := begun(spec):
+                connect(jvm, spec)
             spark = session(spec, PIPELINE_SETTINGS)
         with spark:
             yield spark
-    except (PySparkException, Py4JError, ConnectionError) as error:
+    except (PySparkException, Py4JError, ConnectionError, ChildProcessError) as error:
         first = str(error).partition("\n")[0]
         told = " | ".join(said) or "nothing"
         raise PipelineStopped(

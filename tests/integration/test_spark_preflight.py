@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from binlogd.errors import ConfigError
 from binlogd.settings import sources
 from binlogd.settings.setup import Setup
-from binlogd.snapshot.process import preflight
+from binlogd.snapshot.process import gateway, preflight
 from binlogd.snapshot.process.launcher import running
 from binlogd.snapshot.process.preflight import note_launch, warm_up
 from binlogd.snapshot.spec import SessionSpec
@@ -120,13 +120,8 @@ async def test_the_class_archive_is_made_once_and_a_session_begins_with_it(
     made = await warm_up()
     assert made.is_new
     assert not (await warm_up()).is_new
-    found = await preflight.machine()
-    session = SessionSpec(
-        scratch=str(tmp_path),
-        class_archive=str(made.path),
-        launch=found.launch(),
-        spark_home=found.spark_home,
-    )
+    session = (await preflight.machine()).session(tmp_path, cores=2, memory_mb=1024)
+    assert (session.class_archive, session.launch != ()) == (str(made.path), True)
     with capture_logs() as told:
         async with running(session, tmp_path / "job.log") as job:
             await job.started()
@@ -150,3 +145,16 @@ def test_a_history_that_is_given_is_the_history_also_where_it_is_empty(tmp_path:
     plain = {"path": str(tmp_path), "form": "changes"}
     assert given_jobs(request(plain)) is None
     assert given_jobs(request({**plain, "schemaHistory": str(file)})) == []
+
+
+def test_a_worker_imports_the_pyspark_that_is_installed(tmp_path: Path) -> None:
+    """With SPARK_HOME it would compile one out of a zip, each time."""
+    said = tmp_path / "environment"
+    spec = SessionSpec(scratch=str(tmp_path), launch=("sh", "-c", f"env > {said}"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", "/opt/spark")
+        jvm = gateway.begun(spec)
+    assert jvm is not None
+    jvm.communicate()
+    assert "SPARK_HOME" not in said.read_text()
+    assert "PYTHONHASHSEED=0" in said.read_text()

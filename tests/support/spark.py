@@ -45,6 +45,7 @@ class WarmSpark:
         self._numbers = itertools.count()
         self._local: SparkSession | None = None
         (directory / "scratch").mkdir()
+        self._home = _without_zip(directory / "home")
 
     @property
     def spark(self) -> SparkSession:
@@ -58,12 +59,10 @@ class WarmSpark:
         """One on two executors in its place, in the same JVM, with settings more."""
         self.stop()
         session = self._session({**two_executors.SETTINGS, **more})
-        work = Path(pyspark.__file__).parent / "work" / session.sparkContext.applicationId
         try:
             yield _told(session)
         finally:
             session.stop()
-            shutil.rmtree(work)
 
     def export(
         self,
@@ -144,7 +143,9 @@ class WarmSpark:
 
     def _session(self, more: Mapping[str, str]) -> SparkSession:
         spec = SessionSpec(scratch=str(self._directory / "scratch"))
-        return session(spec, {**EXPORT_SETTINGS, **more})
+        with pytest.MonkeyPatch.context() as patch:  # for the JVM, which keeps it
+            patch.setenv("SPARK_HOME", str(self._home))
+            return session(spec, {**EXPORT_SETTINGS, **more})
 
     def _new_job(self, history: bytes) -> tuple[Path, Path, Path, Path]:
         """Directories of a new job: its own, what it stages, what is published; its history."""
@@ -171,6 +172,16 @@ class WarmSpark:
             types=TYPES,
             partitions=2,
         )
+
+
+def _without_zip(home: Path) -> Path:
+    """The Spark that is installed, for its scripts and executors. Its workers find no PySpark in a
+    zip there, which each would compile anew: as for a JVM that `gateway.begun` starts."""
+    home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "python":
+            (home / entry.name).symlink_to(entry)
+    return home
 
 
 def _told(spark: SparkSession) -> SparkSession:

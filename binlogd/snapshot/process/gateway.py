@@ -1,10 +1,14 @@
 """Spark's JVM without the scripts around it, begun before PySpark is even imported.
 
 `bin/spark-submit` starts a shell, and a JVM that thinks out the command of the real one. What that
-one said when the class archive was made is said again here, and PySpark is told where the gateway
-listens in the way in which spark-submit tells it to Python programs.
+one said once is said again here, and PySpark is told where the gateway listens in the way in which
+spark-submit tells it to Python programs.
 
-Source: Spark, PythonGatewayServer.scala, PythonRunner.scala, python/pyspark/java_gateway.py.
+The scripts set SPARK_HOME as well. With it each Python worker imports PySpark from a zip there, and
+compiles it each time: a second of a core. Without it a worker imports the one that is installed.
+
+Source: Spark, PythonGatewayServer.scala, PythonRunner.scala, PythonUtils.scala (sparkPythonPath),
+python/pyspark/java_gateway.py.
 """
 
 from __future__ import annotations
@@ -49,13 +53,14 @@ def begun(spec: SessionSpec) -> subprocess.Popen[bytes] | None:
     file.unlink(missing_ok=True)
     environment = {
         **environment_of_children(os.environ),
-        "SPARK_HOME": spec.spark_home,
         "SPARK_CONNECT_MODE": "0",
         "PYTHONHASHSEED": "0",
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(file),
     }
+    environment.pop("SPARK_HOME", None)
     command = [*spec.launch, f"-Xmx{spec.memory_mb}m", *java_options(spec), _MAIN_CLASS]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    # Ctrl-C is for whoever asks Spark, who ends it when that is due
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, process_group=0)
 
 
 def connect(jvm: subprocess.Popen[bytes], spec: SessionSpec) -> None:

@@ -1,12 +1,12 @@
 """What an export needs of its machine and of the log, looked for before anything starts; what is
 missing is named.
 
-Everything here takes milliseconds and imports neither PySpark nor pyarrow, but `warm_up`: it makes
-the archive of Spark's loaded classes, which saves most of each start of the JVM, and what Spark's
-launcher starts the JVM with, so that jobs need not ask it again. Java writes the archive when a JVM
-ends (AppCDS); later ones map it instead of reading, checking and linking ten thousand classes. It
-fits one build of Java and one PySpark. Java itself ignores one that does not fit, with a warning,
-so a stale one costs time, never an export.
+Everything here takes milliseconds and imports neither PySpark nor pyarrow, but two: `warm_up` makes
+the archive of Spark's loaded classes, which saves most of each start of the JVM, and `know_launch`
+asks once what Spark's launcher starts a JVM with. Java writes the archive when a JVM ends (AppCDS);
+later ones map it instead of reading, checking and linking ten thousand classes. It fits one build
+of Java and one PySpark. Java itself ignores one that does not fit, with a warning, so a stale one
+costs time, never an export.
 """
 
 from __future__ import annotations
@@ -96,6 +96,17 @@ class Machine:
         except FileNotFoundError:
             return ()
         return (self.java, *told) if told else ()
+
+    def session(self, scratch: Path, *, cores: int, memory_mb: int) -> SessionSpec:
+        """One on it, with the class archive, if there is one."""
+        archive = self.class_archive()
+        return SessionSpec(
+            scratch=str(scratch.absolute()),
+            cores=cores,
+            memory_mb=memory_mb,
+            class_archive=str(archive) if archive.exists() else "",
+            launch=self.launch(),
+        )
 
 
 async def machine() -> Machine:
@@ -258,10 +269,25 @@ async def warm_up(*, anew: bool = False) -> Archive:
     return archive
 
 
+async def know_launch(found: Machine) -> None:
+    """Has `Machine.launch` know its answer: who is the first asks Spark's launcher, as its scripts
+    would each time. Where the answer cannot be kept, the scripts go on."""
+    if found.launch_file().exists():
+        return
+    try:
+        found.launch_file().parent.mkdir(parents=True, exist_ok=True)
+        await note_launch(found)
+    except OSError as error:
+        log.debug("spark_launcher_not_noted", reason=str(error), hint="its scripts are used")
+
+
 async def note_launch(found: Machine) -> None:
     """Asks Spark's own launcher with which class path and options it would start a JVM, and writes
     that down for `Machine.launch`; nothing where its answer is not understood. Raises OSError."""
-    found.launch_file().write_bytes(msgspec.json.encode(await _launch(found)))
+    told, file = await _launch(found), found.launch_file()
+    made = file.with_suffix(f".{os.getpid()}")  # others may read it meanwhile
+    made.write_bytes(msgspec.json.encode(told))
+    put_in_place(made, file)
 
 
 async def _launch(found: Machine) -> tuple[str, ...]:
@@ -291,7 +317,6 @@ async def _made_in(directory: Path, found: Machine) -> Path:
         memory_mb=MEMORY_MB,
         archive_to=str(made),
         launch=found.launch(),
-        spark_home=found.spark_home,
     )
     async with running(session, directory / JOB_LOG) as job:
         await job.finish(DUMP_GRACE_S)

@@ -66,9 +66,12 @@ async def test_an_export_is_published_with_a_manifest_that_is_true(
     await launched_by_itself(tmp_path, monkeypatch)
     seen: list[Progress] = []
     gateways: list[int] = []
+    daemons: list[bytes] = []
 
     def collect_garbage_meanwhile(progress: Progress) -> None:
         seen.append(progress)
+        for pid in children_of(gateways, b"binlogd.snapshot.workers"):
+            daemons.append(Path(f"/proc/{pid}/environ").read_bytes())
         if progress.stage == "transactions":
             gateways[:] = children_of(_jobs_of_this_process(), b"PythonGatewayServer")
             for path in options.data_dir.rglob("*.vlog"):
@@ -76,6 +79,8 @@ async def test_an_export_is_published_with_a_manifest_that_is_true(
 
     result = await export(options, collect_garbage_meanwhile)
     assert len(gateways) == 1  # the job started its JVM itself
+    assert daemons
+    assert not any(b"pyspark.zip" in each for each in daemons)
     gone = list(options.data_dir.rglob("*.gone"))
     assert gone
     for path in gone:
