@@ -26,7 +26,8 @@ Seconds = Annotated[float, msgspec.Meta(le=_DURATION_MAX_S, description="seconds
 """Of a key: a number of seconds, or text such as "90s" or "1h30m"."""
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*((?:[kmgtpe]i?)?b?)\s*", re.IGNORECASE)
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|ms|s|m|h)")
+_PART = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|ms|s|m|h)"
+_DURATION = re.compile(f"(?:{_PART})+")  # first: to look for a part at each digit is quadratic
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DAY_S = 86_400.0
 _DIGITS_MAX = 9
@@ -134,10 +135,9 @@ def duration_s(key: str, text: str, hint: str) -> float:
 
     Raises ConfigError, which ends with `hint`.
     """
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    if not _DURATION.fullmatch(text):
         raise ConfigError(f'{key}: "{text}": {hint}')
-    duration = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    duration = sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_PART, text))
     return _bounded(key, text, duration, f"; {hint}")
 
 
