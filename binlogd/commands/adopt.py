@@ -16,7 +16,7 @@ from binlogd.host import loop
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.checking.adopt import Adopted
 from binlogd.pump.checking.adopt import adopt as adopt_directories
-from binlogd.pump.checking.check import Told
+from binlogd.pump.checking.check import OnProgress
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
 from binlogd.settings.setup import Setup
@@ -52,7 +52,7 @@ def adopt(
 
 
 async def _adopted(
-    setup: Setup, directories: list[Path], told: Told, *, skip_damaged: bool
+    setup: Setup, directories: list[Path], on_progress: OnProgress, *, skip_damaged: bool
 ) -> Adopted:
     settings = setup.config.pump
     segment_bytes = settings.segment_size
@@ -61,7 +61,7 @@ async def _adopted(
             directories,
             setup.data_dir,
             disk,
-            told,
+            on_progress,
             shards=settings.shards,
             options=ShardOptions(log=LogLimits(segment_bytes_max=segment_bytes)),
             passes_over_damage=skip_damaged,

@@ -16,7 +16,7 @@ from binlogd.commands.output import say, say_json
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.checking.check import CheckReport, Told
+from binlogd.pump.checking.check import CheckReport, OnProgress
 from binlogd.pump.checking.repair import Checked, Repaired, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
@@ -62,13 +62,15 @@ def check(
     raise typer.Exit(0 if checked.report.is_clean else 1)
 
 
-async def _checked(setup: Setup, told: Told, *, repairs: bool, copy_to: Path | None) -> Checked:
+async def _checked(
+    setup: Setup, on_progress: OnProgress, *, repairs: bool, copy_to: Path | None
+) -> Checked:
     segment_bytes = setup.config.pump.segment_size
     with closing(PosixDisk(threads=2)) as disk:
         return await check_and_repair(
             setup.data_dir,
             disk,
-            told,
+            on_progress,
             repairs=repairs,
             copy_to=copy_to,
             options=ShardOptions(log=LogLimits(segment_bytes_max=segment_bytes)),

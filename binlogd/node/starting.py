@@ -29,12 +29,12 @@ async def stoppable(node: Awaitable[int], reload: Callable[[], object]) -> int:
     listens for signals by itself. `reload` takes a changed configuration until then."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    told = ""
+    cause = ""
 
     def end(number: signal.Signals) -> None:
-        nonlocal told
-        if not told:  # a second one must not disturb the tidying up
-            told = number.name
+        nonlocal cause
+        if not cause:  # a second one must not disturb the tidying up
+            cause = number.name
             log.info("start_interrupted", signal=number.name)
             signal.signal(signal.SIGALRM, _cut_off)
             signal.setitimer(signal.ITIMER_REAL, STOP_S)
@@ -46,10 +46,10 @@ async def stoppable(node: Awaitable[int], reload: Callable[[], object]) -> int:
     try:
         return await node
     except asyncio.CancelledError:
-        if not told:
+        if not cause:
             raise
         task.uncancel()
-        log.info("service_stopped", state="not started", cause=told)
+        log.info("service_stopped", state="not started", cause=cause)
         return 0
 
 

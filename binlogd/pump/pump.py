@@ -456,7 +456,7 @@ class Pump:
 
         for number, share in shares.items():
             self._shards[number].put(share.items, partial(settled, number, share))
-        if self._router.has_untold and not self._is_telling:
+        if self._router.is_any_behind and not self._is_telling:
             self._is_telling = True
             asyncio.get_running_loop().call_later(self._tell_after_s, self._tell)
         await is_over  # who gives up leaves it in the queue
@@ -469,7 +469,7 @@ class Pump:
         """Shows the newest commit to the shards that were not written to: one witness for many
         commits, since each costs all of them something."""
         self._is_telling = False
-        for number, ts in self._router.untold():
+        for number, ts in self._router.shards_behind():
             self._shards[number].witness(ts)
 
     async def _write_fake(self, ts: Tso) -> None:

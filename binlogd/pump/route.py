@@ -81,15 +81,15 @@ class Router:
 
     def __init__(self, routing: Routing, *, high: Tso) -> None:
         self.high = high  # the largest commit_ts that has arrived
-        self.has_untold = False
+        self.is_any_behind = False
         self._shard_of = routing.shard_of
         self._window_bits = routing.window_bits
-        self._told = [high] * routing.shards
+        self._shown_ts = [high] * routing.shards
 
     def split(self, items: Sequence[Item]) -> dict[int, Share]:
         """The shares of the shards that get something; `positions` count from the beginning of
-        `items`. The others are `untold`."""
-        told, high = self._told, self.high
+        `items`. The others are `shards_behind`."""
+        shown_ts, high = self._shown_ts, self.high
         shares: dict[int, Share] = {}
         bits, window, number = self._window_bits, -1, 0
         share: Share | None = None
@@ -102,28 +102,28 @@ class Router:
                     share = shares[number] = Share()
             share.bytes_held += len(item.payload) + ITEM_BYTES
             if item.tp == _PREWRITE:
-                if told[number] < high:
+                if shown_ts[number] < high:
                     share.items.append(_witness(high))
-                    told[number] = high
+                    shown_ts[number] = high
             elif item.commit_ts > high:
-                high = told[number] = item.commit_ts
+                high = shown_ts[number] = item.commit_ts
             share.items.append(item)
             share.positions.append(position)
-        self.has_untold = self.has_untold or (high > self.high and len(told) > 1)
+        self.is_any_behind = self.is_any_behind or (high > self.high and len(shown_ts) > 1)
         self.high = high
         return shares
 
-    def untold(self) -> list[tuple[int, Tso]]:
+    def shards_behind(self) -> list[tuple[int, Tso]]:
         """The shards that have not heard of the largest commit_ts, which they are told now.
 
         It need not be at once: a witness that stands further behind waits for more prewrites than
         it must, and is as true.
         """
-        self.has_untold = False
-        told, high = self._told, self.high
-        behind = [number for number, ts in enumerate(told) if ts < high]
+        self.is_any_behind = False
+        shown_ts, high = self._shown_ts, self.high
+        behind = [number for number, ts in enumerate(shown_ts) if ts < high]
         for number in behind:
-            told[number] = high
+            shown_ts[number] = high
         return [(number, high) for number in behind]
 
 

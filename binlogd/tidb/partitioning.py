@@ -67,17 +67,17 @@ class PartitionJson(msgspec.Struct, frozen=True):
         )
 
     @classmethod
-    def of(cls, ids: tuple[int, ...], told: Partitioning | None) -> PartitionJson | None:
+    def of(cls, ids: tuple[int, ...], partitioning: Partitioning | None) -> PartitionJson | None:
         """The same as JSON; of partitions that nobody describes the ids."""
-        if told is None:
+        if partitioning is None:
             definitions = tuple(_DefinitionJson(each) for each in ids)
             return cls(definitions) if definitions else None
         return cls(
             tuple(
                 _DefinitionJson(each.id, each.less_than or None, each.in_values or None)
-                for each in told.parts
+                for each in partitioning.parts
             ),
-            type=told.kind,
-            expr=told.expr,
-            columns=tuple(NameJson(each, each.lower()) for each in told.columns) or None,
+            type=partitioning.kind,
+            expr=partitioning.expr,
+            columns=tuple(NameJson(each, each.lower()) for each in partitioning.columns) or None,
         )

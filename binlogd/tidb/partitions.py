@@ -20,6 +20,7 @@ from binlogd.tidb.datum import as_signed
 from binlogd.tidb.kinds import STRING_TYPES, PartitionKind, Tp
 from binlogd.tidb.layout import INTEGER_TYPES
 from binlogd.tidb.model import Column, Partitioning, Table
+from binlogd.tidb.partitioning import Partition
 
 
 class Unplaceable(Unfit):
@@ -50,20 +51,21 @@ class PartitionLookup:
 
 
 _Find = Callable[[list[Value]], int | None]
+_Parts = tuple[Partition, ...]
 _MAX, _NULL, _DEFAULT = "MAXVALUE", "NULL", "DEFAULT"
 
 
-def _finder(info: Table, told: Partitioning) -> _Find:
-    columns = [_column(info, each) for each in _column_ids(info, told)]
+def _finder(info: Table, partitioning: Partitioning) -> _Find:
+    columns = [_column(info, each) for each in _column_ids(info, partitioning)]
     reads = [_comparable(column) for column in columns]
-    if not told.columns:
-        reads = [_function(told.expr, columns[0])]
-    if told.kind == PartitionKind.RANGE:
-        return _range(told, reads, [_bound(each, has_expr=not told.columns) for each in columns])
-    if told.kind == PartitionKind.LIST:
-        return _list(told, reads, [_bound(each, has_expr=not told.columns) for each in columns])
-    if told.kind == PartitionKind.HASH and len(reads) == 1:
-        return _hash(told, reads[0])
+    if not partitioning.columns:
+        reads = [_function(partitioning.expr, columns[0])]
+    if partitioning.kind in (PartitionKind.RANGE, PartitionKind.LIST):
+        bounds = [_bound(each, has_expr=not partitioning.columns) for each in columns]
+        locate = _range if partitioning.kind == PartitionKind.RANGE else _list
+        return locate(partitioning.parts, reads, bounds)
+    if partitioning.kind == PartitionKind.HASH and len(reads) == 1:
+        return _hash(partitioning.parts, reads[0])
     raise Unplaceable("only partitions by range, list or hash are told apart")
 
 
@@ -72,12 +74,12 @@ _PLAIN = re.compile(_NAME)
 _CALL = re.compile(rf"(year|to_days|unix_timestamp)\({_NAME}\)", re.IGNORECASE)
 
 
-def _column_ids(info: Table, told: Partitioning) -> tuple[int, ...]:
-    names = told.columns
+def _column_ids(info: Table, partitioning: Partitioning) -> tuple[int, ...]:
+    names = partitioning.columns
     if not names:
-        plain, call = _PLAIN.fullmatch(told.expr), _CALL.fullmatch(told.expr)
+        plain, call = _PLAIN.fullmatch(partitioning.expr), _CALL.fullmatch(partitioning.expr)
         if plain is None and call is None:
-            raise Unplaceable(f"it is partitioned by {told.expr or 'nothing that is told'}")
+            raise Unplaceable(f"it is partitioned by {partitioning.expr or 'nothing that is told'}")
         names = ((plain[1] if plain else call[2] if call else "").replace("``", "`"),)
     by_name = {column.name.lower(): column.id for column in info.columns}
     try:
@@ -209,23 +211,23 @@ def _unquoted(text: str) -> str:
 # --- the three kinds ------------------------------------------------------------------------
 
 
-def _range(told: Partitioning, reads: list[_Read], bounds: list[Callable[[str], _Key]]) -> _Find:
+def _range(parts: _Parts, reads: list[_Read], bounds: list[Callable[[str], _Key]]) -> _Find:
     upper = [
         tuple(read(text) for read, text in zip(bounds, part.less_than, strict=True))
-        for part in told.parts
+        for part in parts
     ]
 
     def find(values: list[Value]) -> int | None:
         at = bisect_right(upper, _keys(reads, values))
-        return told.parts[at].id if at < len(upper) else None
+        return parts[at].id if at < len(upper) else None
 
     return find
 
 
-def _list(told: Partitioning, reads: list[_Read], bounds: list[Callable[[str], _Key]]) -> _Find:
+def _list(parts: _Parts, reads: list[_Read], bounds: list[Callable[[str], _Key]]) -> _Find:
     found: dict[tuple[_Key, ...], int] = {}
     others: int | None = None
-    for part in told.parts:
+    for part in parts:
         for texts in part.in_values:
             if len(texts) == 1 and texts[0].upper() == _DEFAULT:
                 others = part.id
@@ -239,12 +241,12 @@ def _list(told: Partitioning, reads: list[_Read], bounds: list[Callable[[str], _
     return find
 
 
-def _hash(told: Partitioning, read: _Read) -> _Find:
-    count = len(told.parts)
+def _hash(parts: _Parts, read: _Read) -> _Find:
+    count = len(parts)
 
     def find(values: list[Value]) -> int:
         number = 0 if values[0] is None else read(values[0])
         # TiDB takes the 64 bits of an unsigned number for a signed one
-        return told.parts[abs(as_signed(number)) % count if isinstance(number, int) else 0].id
+        return parts[abs(as_signed(number)) % count if isinstance(number, int) else 0].id
 
     return find

@@ -32,7 +32,7 @@ from binlogd.log.pointer import FIRST, FileId, segment_fid, segment_name
 from binlogd.log.record import FOOTER_BYTES, FRAMING, footer_ts
 from binlogd.log.scan import survey
 from binlogd.ports import DiskLock
-from binlogd.pump.checking.check import Finding, Told
+from binlogd.pump.checking.check import Finding, OnProgress
 from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.log.kind import entry_of
@@ -102,7 +102,7 @@ async def adopt(  # noqa: PLR0913 - what the command line asks for
     sources: Sequence[Path],
     data_dir: Path,
     disk: PosixDisk,
-    told: Told,
+    on_progress: OnProgress,
     *,
     shards: int,
     options: ShardOptions,
@@ -120,7 +120,7 @@ async def adopt(  # noqa: PLR0913 - what the command line asks for
             await disk.make_directory(data_dir)
             await _locked(data_dir, disk, stack)
             await _check_new(pump_directory(data_dir), disk)
-            work = _Adoption(found, data_dir, disk, told, shards, options)
+            work = _Adoption(found, data_dir, disk, on_progress, shards, options)
             await work.survey(passes_over_damage=passes_over_damage)
             return await work.take()
     except OSError as error:
@@ -169,7 +169,7 @@ class _Adoption:
         sources: Sequence[_Source],
         data_dir: Path,
         disk: PosixDisk,
-        told: Told,
+        on_progress: OnProgress,
         shards: int,
         options: ShardOptions,
     ) -> None:
@@ -177,7 +177,7 @@ class _Adoption:
         self._data_dir = data_dir
         self._work = data_dir / "pump.adopting"
         self._disk = disk
-        self._told = told
+        self._on_progress = on_progress
         self._shards, self._routing = shards, Routing(shards)
         self._options = options
         self._whole = 2 * sum(source.size_bytes for source in sources)
@@ -285,7 +285,7 @@ class _Adoption:
         newest = NO_TS
         for number in range(self._shards):
             name = shard_name(number)
-            self._told(f"index of {name}", self._done, self._whole)
+            self._on_progress(f"index of {name}", self._done, self._whole)
             if gc_ts or first_fid:
                 await gone.note(self._value(number), self._disk, gc_ts, first_fid)
             shard = await Shard.open(
@@ -354,7 +354,7 @@ class _Adoption:
                         unreadable.append(Finding("record", str(path), error.reason, offset))
                         continue
                     yield _Record(entry, payload)
-                self._told(str(path), self._done + batch[-1][0], self._whole)
+                self._on_progress(str(path), self._done + batch[-1][0], self._whole)
             for lost in reading.found.unreadable:
                 kind = "append" if lost.is_short else "record"
                 what = f"{lost.fault}; {lost.end - lost.begin} bytes are unreadable"
@@ -363,7 +363,7 @@ class _Adoption:
 
     def _count(self, path: Path, size: int) -> None:
         self._done += size
-        self._told(str(path), self._done, self._whole)
+        self._on_progress(str(path), self._done, self._whole)
 
 
 def _ts(record: _Record) -> Tso:

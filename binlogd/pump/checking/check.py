@@ -42,7 +42,7 @@ from binlogd.tso import NO_TS, Tso
 FINDINGS_MAX = 10_000
 """Of one shard: a segment full of noise says nothing more after so many."""
 
-Told = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Hears what is being read, how many bytes of all are read, and how many there are."""
 
 
@@ -105,7 +105,7 @@ class CheckReport:
         return not self.findings
 
 
-async def check(directory: Path, disk: Disk, told: Told) -> CheckReport:
+async def check(directory: Path, disk: Disk, on_progress: OnProgress) -> CheckReport:
     """Checks what is below `pump/` of a data directory, whose lock the caller holds.
 
     Raises ConfigError when there is no Pump's data, LogFailed when the disk cannot be read.
@@ -122,7 +122,7 @@ async def check(directory: Path, disk: Disk, told: Told) -> CheckReport:
     whole, done = sum(size for _, size in values), 0
     reports = []
     for value, size in values:
-        checked = _ShardCheck(value, disk, routing, partial(_tell, told, done, whole))
+        checked = _ShardCheck(value, disk, routing, partial(_tell, on_progress, done, whole))
         with disk_errors(value):
             reports.append(await checked.run())
         done += size
@@ -134,22 +134,22 @@ async def check(directory: Path, disk: Disk, told: Told) -> CheckReport:
     return CheckReport(str(directory), tuple(reports), tuple(layout))
 
 
-def _tell(told: Told, before: int, whole: int, path: str, read: int) -> None:
-    told(path, before + read, whole)
+def _tell(on_progress: OnProgress, before: int, whole: int, path: str, read: int) -> None:
+    on_progress(path, before + read, whole)
 
 
 class _ShardCheck:
     """One pass over one shard."""
 
     def __init__(
-        self, value: Path, disk: Disk, routing: Routing, told: Callable[[str, int], None]
+        self, value: Path, disk: Disk, routing: Routing, on_progress: Callable[[str, int], None]
     ) -> None:
         self._value = value
         self._index_path = value.with_name(FILES[0])
         self._disk = disk
         self._routing = routing
         self._number = int(value.parent.name.rpartition("-")[2])
-        self._told = told
+        self._on_progress = on_progress
         self._read_bytes = 0
         self._open: dict[Tso, ValuePointer] = {}
         self._marks = Marks()
@@ -225,9 +225,9 @@ class _ShardCheck:
             self.report.records += len(batch)
             end = ValuePointer(fid, batch[-1][0] + HEADER_BYTES + len(batch[-1][1]))
             self._note_bound(end)
-            self._told(str(path), before + end.offset)
+            self._on_progress(str(path), before + end.offset)
         self._read_bytes = before + size
-        self._told(str(path), self._read_bytes)
+        self._on_progress(str(path), self._read_bytes)
         self._note_bound(ValuePointer(fid, size))
         self.report.segments += 1
         self.report.size_bytes += size

@@ -20,7 +20,7 @@ from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import FILES
 from binlogd.log.pointer import MISSING, FileId, segment_fid
 from binlogd.log.scan import survey
-from binlogd.pump.checking.check import CheckReport, ShardReport, Told, check
+from binlogd.pump.checking.check import CheckReport, OnProgress, ShardReport, check
 from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.log.kind import entry_of
 from binlogd.pump.shard.shard import Shard, ShardOptions
@@ -57,7 +57,7 @@ class Checked:
 async def check_and_repair(
     directory: Path,
     disk: PosixDisk,
-    told: Told,
+    on_progress: OnProgress,
     *,
     repairs: bool,
     copy_to: Path | None,
@@ -73,11 +73,11 @@ async def check_and_repair(
     with disk_errors(directory):
         lock = await disk.lock(directory / LOCK_FILE)
     try:
-        report = await check(directory, disk, told)
+        report = await check(directory, disk, on_progress)
         if report.is_clean or not repairs:
             return Checked(report)
         done = await repair(directory, disk, report, options=options, copy_to=copy_to)
-        return Checked(await check(directory, disk, told), done, report)
+        return Checked(await check(directory, disk, on_progress), done, report)
     finally:
         await lock.release()
 

@@ -88,13 +88,13 @@ def heads(part: Slice) -> Heads:
         place, payload = records[number]
         try:
             head = peek(payload)
-            told = _ddl_commit(head, payload)
+            commit = _ddl_commit(head, payload)
         except MalformedBinlog as error:
             raise CorruptRecord(part.path, place, f"no binlog: {error}") from error
         kind = head.tp if head.tp in (PREWRITE, COMMIT, ROLLBACK) else OTHER
-        if told is not None:
+        if commit is not None:
             kind = DDL_COMMIT
-            ddl.append(told)
+            ddl.append(commit)
         found.kind[number] = kind
         found.start_ts[number], found.commit_ts[number] = head.start_ts, head.commit_ts
     counts = (found.start_ts != 0) | (found.commit_ts != 0)  # others were left by old versions
@@ -118,30 +118,30 @@ def ddl_commits(payloads_of: Sequence[bytes]) -> list[DdlCommit]:
 def _ddl_commit(head: Head, payload: bytes) -> DdlCommit | None:
     if not head.ddl_job_id or head.tp != BinlogType.COMMIT:
         return None
-    told, job_id = body(payload), head.ddl_job_id
-    return DdlCommit(head.commit_ts, head.start_ts, job_id, told.ddl_schema_state, told.ddl_query)
+    said, job_id = body(payload), head.ddl_job_id
+    return DdlCommit(head.commit_ts, head.start_ts, job_id, said.ddl_schema_state, said.ddl_query)
 
 
-def packed(number: int, told: Heads) -> pa.RecordBatch:
+def packed(number: int, heads: Heads) -> pa.RecordBatch:
     """`PACKED` of one slice."""
-    has_none = told.commit_ts == 0
+    has_none = heads.commit_ts == 0
     columns = (
-        told.kind.astype(np.int64) + np.where(has_none, _NO_COMMIT, 0),
-        told.at,
-        told.start_ts,
-        np.where(has_none, 0, told.commit_ts - told.start_ts),
+        heads.kind.astype(np.int64) + np.where(has_none, _NO_COMMIT, 0),
+        heads.at,
+        heads.start_ts,
+        np.where(has_none, 0, heads.commit_ts - heads.start_ts),
     )
     row = {
         "number": [number],
         "heads": [packed_longs(*columns)],
-        "ddl": [msgspec.msgpack.encode(told.ddl)],
+        "ddl": [msgspec.msgpack.encode(heads.ddl)],
     }
     return pa.RecordBatch.from_pydict(row, schema=PACKED)
 
 
-def unpacked(told: bytes, ddl: bytes) -> Heads:
+def unpacked(heads: bytes, ddl: bytes) -> Heads:
     """What `packed` put together."""
-    kind, at, start_ts, behind = unpacked_longs(told)
+    kind, at, start_ts, behind = unpacked_longs(heads)
     commit_ts = np.where(kind >= _NO_COMMIT, 0, start_ts + behind)
     return Heads(
         (kind % _NO_COMMIT).astype(np.int8),

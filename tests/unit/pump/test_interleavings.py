@@ -46,7 +46,7 @@ class Shards:
 
     def tell(self) -> None:
         """The witnesses that are due."""
-        for number, ts in self._router.untold():
+        for number, ts in self._router.shards_behind():
             self.sorters[number].witness(ts)
 
     @property

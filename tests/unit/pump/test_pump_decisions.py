@@ -290,11 +290,11 @@ def shares_of(router: Router, items: list[Item]) -> list[Share]:
     shares = [Share() for _ in range(64)]
     for number, share in router.split(items).items():
         shares[number] = share
-    for number, ts in router.untold():
+    for number, ts in router.shards_behind():
         shares[number].items.append(witness(ts))
-    assert router.untold() == []
-    assert not router.has_untold
-    return shares[: len(router._told)]
+    assert router.shards_behind() == []
+    assert not router.is_any_behind
+    return shares[: len(router._shown_ts)]
 
 
 def test_an_idle_shard_is_told_of_a_commit() -> None:
