@@ -24,6 +24,7 @@ from binlogd.grpc.messages import (
     send_joined,
 )
 from binlogd.grpc.prefix import prefixed
+from binlogd.pump.rpc.refusals import unreadable
 from binlogd.wire import batch as wire
 
 _BATCHES_IN_FLIGHT = 16  # of one stream; the next one is not read
@@ -76,9 +77,7 @@ class BatchService(msgspec.Struct, frozen=True):
             except BaseException as error:
                 self.give(size_bytes)
                 if isinstance(error, MalformedBinlog):
-                    raise GRPCError(
-                        Status.INTERNAL, f"grpc: error unmarshalling request: {error}"
-                    ) from error
+                    raise unreadable(error) from error
                 raise
             around_bytes = _BINLOG_BYTES * len(batch.payloads)
             self.add(around_bytes)
