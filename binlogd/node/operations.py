@@ -18,8 +18,7 @@ import structlog
 
 from binlogd import __version__, native
 from binlogd.client.registered_pumps import RegisteredPumps
-from binlogd.drainer.metrics import say_drainer
-from binlogd.drainer.standing import drainer_status
+from binlogd.drainer.metrics import drainer_status, say_drainer
 from binlogd.errors import BinlogdError, RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.host.certificates import Expiry
 from binlogd.node.bulkhead import Bulkhead
