@@ -33,23 +33,14 @@ from binlogd.upstream.keyspace import requests
 from binlogd.upstream.keyspace.database import EtcdIdentity, KeyspaceDatabase
 from binlogd.upstream.keyspace.requests import Deciding
 from binlogd.upstream.keyspace.versions import Draft, Keyspace, KeyVersion, Leases
-from binlogd.wire.generated.etcdserverpb import (
-    DeleteRangeRequest,
-    DeleteRangeResponse,
-    Event,
-    PutRequest,
-    PutResponse,
-    RangeRequest,
-    RangeResponse,
-    ResponseHeader,
-    TxnRequest,
-    TxnResponse,
-)
+from binlogd.wire.generated import etcdserverpb as etcd
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Answer = TypeVar("Answer", RangeResponse, PutResponse, DeleteRangeResponse, TxnResponse)
+Answer = TypeVar(
+    "Answer", etcd.RangeResponse, etcd.PutResponse, etcd.DeleteRangeResponse, etcd.TxnResponse
+)
 
 _NO_SPACE = "etcdserver: mvcc: database space exceeded"
 LOOK_AGAIN_S = 1.0
@@ -141,24 +132,24 @@ class KeyspaceStore:
 
     # --- keys ------------------------------------------------------------------------------
 
-    async def range(self, request: RangeRequest) -> RangeResponse:
+    async def range(self, request: etcd.RangeRequest) -> etcd.RangeResponse:
         """Reads."""
 
-        def read() -> RangeResponse:
+        def read() -> etcd.RangeResponse:
             self._look()
             return self._named(Deciding(Draft(self._keyspace), self._leases).range(request))
 
         return await self._run(read)
 
-    async def put(self, request: PutRequest) -> PutResponse:
+    async def put(self, request: etcd.PutRequest) -> etcd.PutResponse:
         """Sets a key."""
         return await self._run(lambda: self._named(self._write(lambda on: on.put(request))))
 
-    async def delete_range(self, request: DeleteRangeRequest) -> DeleteRangeResponse:
+    async def delete_range(self, request: etcd.DeleteRangeRequest) -> etcd.DeleteRangeResponse:
         """Removes keys."""
         return await self._run(lambda: self._named(self._write(lambda on: on.delete(request))))
 
-    async def txn(self, request: TxnRequest) -> TxnResponse:
+    async def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         """Compares, and then reads and writes, all in one moment."""
         requests.check_txn(request)
         return await self._run(lambda: self._named(self._write(lambda on: on.txn(request))))
@@ -225,7 +216,7 @@ class KeyspaceStore:
 
     async def watch(
         self, key: bytes, range_end: bytes, since: int
-    ) -> AsyncGenerator[Sequence[Event], None]:
+    ) -> AsyncGenerator[Sequence[etcd.Event], None]:
         """The changes of a range from a revision on, those of a revision together.
 
         Raises Overtaken when the compaction has gone past it.
@@ -268,9 +259,9 @@ class KeyspaceStore:
         finally:
             self._listeners.discard(changed)
 
-    def header(self, revision: int = 0) -> ResponseHeader:
+    def header(self, revision: int = 0) -> etcd.ResponseHeader:
         """Of an answer, at a revision or the newest."""
-        return ResponseHeader(
+        return etcd.ResponseHeader(
             cluster_id=self.identity.cluster,
             member_id=self.identity.member,
             revision=revision or self._keyspace.revision,
