@@ -108,7 +108,7 @@ class Pulled(msgspec.Struct, frozen=True):
         return [binlog for binlog in self.binlogs if not binlog.is_fake]
 
 
-class Committed(Protocol):
+class HasCommitTs(Protocol):
     """What happened at a commit_ts."""
 
     @property
@@ -116,7 +116,7 @@ class Committed(Protocol):
         """When."""
 
 
-C = TypeVar("C", bound=Committed)
+C = TypeVar("C", bound=HasCommitTs)
 
 
 def in_parts(

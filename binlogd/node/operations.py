@@ -27,7 +27,7 @@ from binlogd.node.receiving import Receiving
 from binlogd.node.replication import Replication
 from binlogd.node.samples import Counts
 from binlogd.node.tracing import Tracing
-from binlogd.placement.stand_in import StandIn, say_stand_in
+from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
@@ -237,7 +237,7 @@ class Node:
             self.tracing.traces.say(out)
         say_upstream(out, self.upstream())
         if self.stand_in is not None:
-            say_stand_in(out, self.stand_in.statistics())
+            self.stand_in.say(out)
         return out.text() + process_metrics()
 
     def route_failed(self, route: str, error: Exception) -> BinlogdError:

@@ -15,7 +15,6 @@ from binlogd.placement.pd_service import PD_VERSION, AdvertisedAddress, GlobalCo
 from binlogd.ports import Clock, ClusterIdentity
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import Tso
-from binlogd.upstream.keyspace.store import KeyspaceStatistics
 from binlogd.upstream.upstream import OwnPd
 
 
@@ -28,15 +27,6 @@ class PdFace(msgspec.Struct, frozen=True):
     url: str
     version: str
     began_ms: int
-
-
-class StandInStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start; levels are of now."""
-
-    keyspace: KeyspaceStatistics
-    timestamps: int
-    members_asked: int
-    streams: int
 
 
 class StandIn:
@@ -90,29 +80,19 @@ class StandIn:
         """Ends the streams, those that are to come as well."""
         self._streams.close()
 
-    def statistics(self) -> StandInStatistics:
-        """Cheap."""
-        return StandInStatistics(
-            keyspace=self._own.keyspace.statistics(),
-            timestamps=self._pd.timestamps,
-            members_asked=self._pd.members_asked,
-            streams=self._streams.count,
+    def say(self, out: Exposition) -> None:
+        """Its metrics; names and meanings stand in docs/METRICS.md as well."""
+        keys, pd, streams = self._own.keyspace.statistics(), self._pd, self._streams.count
+        out.gauge("binlogd_registry_revision", "Newest revision of the registry.", keys.revision)
+        out.gauge("binlogd_registry_keys", "Keys in the registry.", keys.keys)
+        out.gauge("binlogd_registry_bytes", "Bytes of keys and values in it.", keys.live_bytes)
+        out.gauge("binlogd_registry_leases", "Leases that are alive.", keys.leases)
+        out.counter(
+            "binlogd_registry_leases_expired", "Leases that nobody kept alive.", keys.leases_expired
         )
-
-
-def say_stand_in(out: Exposition, now: StandInStatistics) -> None:
-    """Names and meanings stand in docs/METRICS.md as well."""
-    keyspace = now.keyspace
-    out.gauge("binlogd_registry_revision", "Newest revision of the registry.", keyspace.revision)
-    out.gauge("binlogd_registry_keys", "Keys in the registry.", keyspace.keys)
-    out.gauge("binlogd_registry_bytes", "Bytes of keys and values in it.", keyspace.live_bytes)
-    out.gauge("binlogd_registry_leases", "Leases that are alive.", keyspace.leases)
-    out.counter(
-        "binlogd_registry_leases_expired",
-        "Leases that nobody kept alive.",
-        keyspace.leases_expired,
-    )
-    out.counter("binlogd_registry_writes", "Revisions made here.", keyspace.writes)
-    out.gauge("binlogd_registry_streams", "Open watches, leases and Tso streams.", now.streams)
-    out.counter("binlogd_pd_timestamps", "Timestamps handed out.", now.timestamps)
-    out.counter("binlogd_pd_members_asked", "How often somebody looked for PD.", now.members_asked)
+        out.counter("binlogd_registry_writes", "Revisions made here.", keys.writes)
+        out.gauge("binlogd_registry_streams", "Open watches, leases and Tso streams.", streams)
+        out.counter("binlogd_pd_timestamps", "Timestamps handed out.", pd.timestamps)
+        out.counter(
+            "binlogd_pd_members_asked", "How often somebody looked for PD.", pd.members_asked
+        )

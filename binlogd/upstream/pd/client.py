@@ -22,7 +22,7 @@ from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, PdLimits, Way, reason
 from binlogd.upstream.pd.members import STANDS_IN, Address
-from binlogd.upstream.tikv.regions import LocatedRegion
+from binlogd.upstream.tikv.regions import Region
 from binlogd.wire.generated import metapb, pdpb
 from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
 
@@ -122,16 +122,14 @@ class PdClient:
         """Of every request but GetMembers."""
         return pdpb.RequestHeader(cluster_id=self._leader.cluster_id or 0)
 
-    async def region(self, key: bytes) -> LocatedRegion | None:
-        """The region of a key in memcomparable form; None: PD knows none at this moment."""
+    async def region(self, key: bytes) -> Region | None:
+        """See RegionDirectory."""
 
         def request() -> pdpb.GetRegionRequest:
             return pdpb.GetRegionRequest(header=self.header(), region_key=key)
 
         answer = await self._call("GetRegion", request, pdpb.GetRegionResponse)
-        if not answer.region.id:
-            return None
-        return LocatedRegion(answer.region, answer.leader if answer.leader.store_id else None)
+        return Region.of(answer.region, answer.leader) if answer.region.id else None
 
     async def has_tikv(self) -> bool:
         """Whether there is a TiKV that keeps transactions: there is none behind a PD before its
