@@ -19,6 +19,7 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.ports import TsoSource
 from binlogd.tidb.meta_keys import KeyRange
 from binlogd.tso import Tso, physical_ms
+from binlogd.upstream.tikv.fate import DECIDED
 from binlogd.upstream.tikv.pairs import Pair, ScanAnswer
 from binlogd.upstream.tikv.reaction import LOCKED, NOT_READY, Patience
 from binlogd.upstream.tikv.regions import RegionDirectory
@@ -30,11 +31,6 @@ _SCAN_PAIRS = 64
 """Of one answer. The JSON of a table of thousands of columns has megabytes."""
 _SCAN_KEYS = 1024
 """Of one answer without values."""
-_DECIDED = (
-    kvrpcpb.Action.NoAction,
-    kvrpcpb.Action.TTLExpireRollback,
-    kvrpcpb.Action.LockNotExistRollback,
-)
 
 T = TypeVar("T")
 
@@ -240,7 +236,7 @@ class TikvClient:
         status = await self._check(
             lock.primary_lock, start_ts, patience, caller=ts, now=now, makes_rollback=True
         )
-        if status.error is not None or status.lock_ttl or status.action not in _DECIDED:
+        if status.error is not None or status.lock_ttl or status.action not in DECIDED:
             return False
         request = kvrpcpb.ResolveLockRequest(
             start_version=start_ts, commit_version=status.commit_version, keys=[lock.key]
