@@ -24,12 +24,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.pending import (
-    PendingItem,
-    PendingLimits,
-    PendingTransactions,
-    pending_whole,
-)
+from binlogd.drainer.pending import PendingItem, PendingLimits, PendingTransactions, pending_whole
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.rows.shape import tells_missing
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics

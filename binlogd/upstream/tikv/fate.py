@@ -30,12 +30,7 @@ from dataclasses import dataclass
 from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
 from binlogd.tso import Tso, physical_ms, plus_ms
 from binlogd.upstream.mvcc import KeyHistory, Version, status_of
-from binlogd.wire.generated.kvrpcpb import (
-    Action,
-    CheckTxnStatusResponse,
-    MvccInfo,
-    MvccWrite,
-)
+from binlogd.wire.generated.kvrpcpb import Action, CheckTxnStatusResponse, MvccInfo, MvccWrite
 
 YOUNG_S = 600.0
 """TiDB gives up a transaction after ten minutes; nobody is asked to roll back a younger one."""
