@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from binlogd.grpc.http2 import Servable
 from binlogd.grpc.methods import OpenStreams
@@ -16,17 +15,6 @@ from binlogd.ports import Clock, ClusterIdentity
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import Tso
 from binlogd.upstream.upstream import OwnPd
-
-
-class PdFace(msgspec.Struct, frozen=True):
-    """What a PD says of itself to whoever looks."""
-
-    cluster_id: int
-    member_id: int
-    name: str
-    url: str
-    version: str
-    began_ms: int
 
 
 class StandIn:
@@ -65,16 +53,30 @@ class StandIn:
         """For the port."""
         return self._services
 
-    def face(self) -> PdFace:
-        """For whoever asks by HTTP."""
-        return PdFace(
-            cluster_id=self._pd.cluster_id,
-            member_id=self._own.keyspace.identity.member,
-            name=self._place.name,
-            url=self._place.url,
-            version=PD_VERSION,
-            began_ms=self._began_ms,
-        )
+    def documents(self) -> Mapping[str, Any]:
+        """What a PD says of itself by HTTP, by the word behind `/pd/api/v1/`."""
+        place, cluster_id, version = self._place, self._pd.cluster_id, f"v{PD_VERSION}"
+        named = {"name": place.name, "member_id": self._own.keyspace.identity.member}
+        urls = [place.url]
+        member = {**named, "peer_urls": urls, "client_urls": urls, "binary_version": version}
+        store = {"id": 1, "address": place.url.rpartition("/")[2], "version": PD_VERSION}
+        return {
+            "version": {"version": version},
+            "status": {"version": version, "start_timestamp": self._began_ms // 1000},
+            "health": [{**named, "client_urls": urls, "health": True}],
+            "leader": member,
+            "members": {
+                "header": {"cluster_id": cluster_id},
+                "members": [member],
+                "leader": member,
+                "etcd_leader": member,
+            },
+            "cluster": {"id": cluster_id, "max_peer_count": 1},
+            "stores": {
+                "count": 1,
+                "stores": [{"store": {**store, "state_name": "Up"}, "status": {}}],
+            },
+        }
 
     def close(self) -> None:
         """Ends the streams, those that are to come as well."""
