@@ -84,15 +84,8 @@ class StandIn:
 
     def say(self, out: Exposition) -> None:
         """Its metrics; names and meanings stand in docs/METRICS.md as well."""
-        keys, pd, streams = self._own.keyspace.statistics(), self._pd, self._streams.count
-        out.gauge("binlogd_registry_revision", "Newest revision of the registry.", keys.revision)
-        out.gauge("binlogd_registry_keys", "Keys in the registry.", keys.keys)
-        out.gauge("binlogd_registry_bytes", "Bytes of keys and values in it.", keys.live_bytes)
-        out.gauge("binlogd_registry_leases", "Leases that are alive.", keys.leases)
-        out.counter(
-            "binlogd_registry_leases_expired", "Leases that nobody kept alive.", keys.leases_expired
-        )
-        out.counter("binlogd_registry_writes", "Revisions made here.", keys.writes)
+        pd, streams = self._pd, self._streams.count
+        self._own.keyspace.say(out)
         out.gauge("binlogd_registry_streams", "Open watches, leases and Tso streams.", streams)
         out.counter("binlogd_pd_timestamps", "Timestamps handed out.", pd.timestamps)
         out.counter(

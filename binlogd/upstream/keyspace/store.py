@@ -29,6 +29,7 @@ import structlog
 
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.host.threads import Threads
+from binlogd.telemetry.exposition import Exposition
 from binlogd.upstream.keyspace import requests
 from binlogd.upstream.keyspace.database import EtcdIdentity, KeyspaceDatabase
 from binlogd.upstream.keyspace.requests import Deciding
@@ -56,17 +57,6 @@ class KeyspaceLimits(msgspec.Struct, frozen=True):
     history_revisions: int = 1_000  # 17 minutes of a node's heartbeats
     history_bytes: int = 32 << 20
     watch_revisions_max: int = 1_000  # of one look
-
-
-class KeyspaceStatistics(msgspec.Struct, frozen=True):
-    """Of this process since its start; levels are of now."""
-
-    revision: int
-    keys: int
-    live_bytes: int
-    leases: int
-    leases_expired: int
-    writes: int
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -268,16 +258,15 @@ class KeyspaceStore:
             raft_term=1,
         )
 
-    def statistics(self) -> KeyspaceStatistics:
-        """Levels and counters; cheap."""
-        return KeyspaceStatistics(
-            revision=self._keyspace.revision,
-            keys=self._keyspace.live_keys,
-            live_bytes=self._keyspace.live_bytes,
-            leases=len(self._leases),
-            leases_expired=self._expired,
-            writes=self._writes,
-        )
+    def say(self, out: Exposition) -> None:
+        """Its metrics; names and meanings stand in docs/METRICS.md as well."""
+        keys, expired = self._keyspace, self._expired
+        out.gauge("binlogd_registry_revision", "Newest revision of the registry.", keys.revision)
+        out.gauge("binlogd_registry_keys", "Keys in the registry.", keys.live_keys)
+        out.gauge("binlogd_registry_bytes", "Bytes of keys and values in it.", keys.live_bytes)
+        out.gauge("binlogd_registry_leases", "Leases that are alive.", len(self._leases))
+        out.counter("binlogd_registry_leases_expired", "Leases that nobody kept alive.", expired)
+        out.counter("binlogd_registry_writes", "Revisions made here.", self._writes)
 
     # --- in the thread ---------------------------------------------------------------------
 
