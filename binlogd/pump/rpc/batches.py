@@ -23,8 +23,8 @@ from binlogd.grpc.messages import (
     note_written,
     send_joined,
 )
+from binlogd.grpc.methods import unreadable
 from binlogd.grpc.prefix import prefixed
-from binlogd.pump.rpc.refusals import unreadable
 from binlogd.wire import batch as wire
 
 _BATCHES_IN_FLIGHT = 16  # of one stream; the next one is not read
