@@ -120,7 +120,7 @@ C = TypeVar("C", bound=HasCommitTs)
 
 
 def in_parts(
-    items: Sequence[C], sizes: Iterable[int], *, bytes_max: int, count_max: int = sys.maxsize
+    items: Sequence[C], sizes: Sequence[int], *, bytes_max: int, count_max: int = sys.maxsize
 ) -> Iterator[Sequence[C]]:
     """Some items, of these sizes, cut behind the one with which a part gets large or long; never
     between equal commit_ts, as whoever is asked how far it has come answers with one."""

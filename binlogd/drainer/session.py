@@ -294,7 +294,7 @@ class Session:
         if binlogs and self._walk is None:
             self.first_ts = binlogs[0].commit_ts
             await self._begin_at(self.first_ts)
-        sizes, options = (len(each.payload) for each in binlogs), self._options
+        sizes, options = [len(each.payload) for each in binlogs], self._options
         bytes_max, count_max = options.part_bytes_max, options.part_txns_max
         for part in in_parts(binlogs, sizes, bytes_max=bytes_max, count_max=count_max):
             await self._take_part(part)

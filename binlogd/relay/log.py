@@ -264,5 +264,5 @@ def _pieces(group: Sequence[RelayEntry]) -> Iterator[bytes]:
 
 def _groups(entries: Sequence[RelayEntry]) -> Iterator[Sequence[RelayEntry]]:
     """What is at or below the last commit_ts of a log counts as written."""
-    sizes = (len(entry.payload) + len(entry.job) for entry in entries)
+    sizes = [len(entry.payload) + len(entry.job) for entry in entries]
     return in_parts(entries, sizes, bytes_max=GROUP_BYTES_MAX)
