@@ -185,10 +185,7 @@ class Watches:
         header = self._keyspace.header()
         header.revision = 0  # as in the original: it is not up to any revision
         return etcd.WatchResponse(
-            header=header,
-            watch_id=number,
-            canceled=True,
-            compact_revision=self._keyspace.compacted,
+            header=header, watch_id=number, canceled=True, compact_revision=self._keyspace.compacted
         )
 
     async def _say(self, answer: etcd.WatchResponse) -> None:

@@ -33,13 +33,7 @@ class StandIn:
         self._began_ms = clock.wall_ms()
         self._streams = OpenStreams()
         self._pd = PdService(
-            place,
-            cluster,
-            own.tso,
-            own.keyspace,
-            clock,
-            streams=self._streams,
-            newest=newest,
+            place, cluster, own.tso, own.keyspace, clock, streams=self._streams, newest=newest
         )
         self._services: Sequence[Servable] = (
             self._pd,

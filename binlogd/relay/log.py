@@ -204,10 +204,7 @@ class RelayWriter:
         self._head_bytes = self._offset = sum(map(len, head))
         self._files.append(RelayFile(suffix, self._last_ts, kind is FrameKind.START, self._offset))
         log.info(
-            "relay_file_begun",
-            suffix=suffix,
-            base_ts=self._last_ts,
-            head_bytes=self._head_bytes,
+            "relay_file_begun", suffix=suffix, base_ts=self._last_ts, head_bytes=self._head_bytes
         )
 
     async def collect(self, saved_ts: Tso) -> int:

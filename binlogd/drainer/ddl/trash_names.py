@@ -76,11 +76,7 @@ class Trash:
         return Replay((*renames, *then), (*names, *(Named("") for _ in then)))
 
     def taken_back(
-        self,
-        job: Job,
-        effect: Effect,
-        wanted: Sequence[Named],
-        called: Callable[[Named], Named],
+        self, job: Job, effect: Effect, wanted: Sequence[Named], called: Callable[[Named], Named]
     ) -> Replay | str:
         """What brings back the tables of a RECOVER or FLASHBACK; or why that cannot be told.
 

@@ -267,9 +267,7 @@ class Broker:
         """The newest committed record of the progress topic; markers of transactions are none."""
         place = aiokafka.TopicPartition(self._options.progress_topic, 0)
         consumer = aiokafka.AIOKafkaConsumer(
-            **self._ways(),
-            isolation_level="read_committed",
-            enable_auto_commit=False,
+            **self._ways(), isolation_level="read_committed", enable_auto_commit=False
         )
         await consumer.start()
         try:

@@ -326,10 +326,7 @@ _PASSING = frozenset(
 
 
 def _executed(
-    connection: sqlite3.Connection,
-    runs: Sequence[_Run],
-    rule: RowNotFoundRule,
-    passed_over: Sized,
+    connection: sqlite3.Connection, runs: Sequence[_Run], rule: RowNotFoundRule, passed_over: Sized
 ) -> list[RowNotFound]:
     """Rows that were not there and may be missing.
 

@@ -186,11 +186,7 @@ class TikvClient:
         most = _SCAN_KEYS if only_keys else _SCAN_PAIRS
         while True:  # until no lock is met, or the deadline
             request = kvrpcpb.ScanRequest(
-                start_key=keys.begin,
-                end_key=keys.end,
-                limit=most,
-                version=ts,
-                key_only=only_keys,
+                start_key=keys.begin, end_key=keys.end, limit=most, version=ts, key_only=only_keys
             )
             answer, region = await self._router.ask(
                 keys.begin, request, ScanAnswer, "KvScan", patience
