@@ -234,7 +234,9 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     watch = Watch(node.own_status, node.counts, node.decided_skips, node.clock)
     server = Server(
         _services(node),
-        application(node, guard, watch.hub, queue, node.stand_in.face if node.stand_in else None),
+        application(
+            node, guard, watch.hub, queue, node.stand_in.documents if node.stand_in else None
+        ),
         ServerLimits(
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,

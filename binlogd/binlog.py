@@ -9,9 +9,10 @@ Source: tipb proto/binlog/binlog.proto; tidb-binlog pump/storage/storage.go, Pul
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -105,3 +106,30 @@ class Pulled(msgspec.Struct, frozen=True):
     def transactions(self) -> list[CommittedBinlog]:
         """Those that do more than move the watermark."""
         return [binlog for binlog in self.binlogs if not binlog.is_fake]
+
+
+class HasCommitTs(Protocol):
+    """What happened at a commit_ts."""
+
+    @property
+    def commit_ts(self) -> Tso:
+        """When."""
+
+
+C = TypeVar("C", bound=HasCommitTs)
+
+
+def in_parts(
+    items: Sequence[C], sizes: Sequence[int], *, bytes_max: int, count_max: int = sys.maxsize
+) -> Iterator[Sequence[C]]:
+    """Some items, of these sizes, cut behind the one with which a part gets large or long; never
+    between equal commit_ts, as whoever is asked how far it has come answers with one."""
+    begin = size = 0
+    for at, (item, more) in enumerate(zip(items, sizes, strict=True)):
+        is_full = size >= bytes_max or at - begin >= count_max
+        if is_full and item.commit_ts != items[at - 1].commit_ts:
+            yield items[begin:at]
+            begin, size = at, 0
+        size += more
+    if begin < len(items):
+        yield items[begin:]

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import aiohttp
 import msgspec
 import structlog
 
 from binlogd.errors import PumpUnavailable
+from binlogd.host.http import HttpSession, NoAnswer, http_session
 from binlogd.settings.quantities import host_and_port
 from binlogd.status import NodeEntry
 
@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 ONLINE = "online"
 _ANSWER_S = 5.0
+_ANSWER_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,12 @@ class AskedPumps:
         """The freshest entry of each Pump that any of the nodes names."""
         found: dict[str, tuple[int, PumpNode]] = {}
         reasons: list[str] = []
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with http_session(_ANSWER_S, None) as asking:
             for host, port in self._addresses:
                 try:
-                    said = await _told(session, f"http://{host}:{port}/status")
-                except (aiohttp.ClientError, TimeoutError, PumpUnavailable) as error:
-                    reasons.append(f"{host}:{port}: {error or type(error).__name__}")
+                    said = await _told(asking, f"http://{host}:{port}/status")
+                except (NoAnswer, PumpUnavailable) as error:
+                    reasons.append(f"{host}:{port}: {error}")
                     continue
                 for update_ts, node in said:
                     if node.node_id not in found or found[node.node_id][0] < update_ts:
@@ -88,11 +88,10 @@ class AskedPumps:
         return [node for _, (_, node) in sorted(found.items())]
 
 
-async def _told(session: aiohttp.ClientSession, url: str) -> list[tuple[int, PumpNode]]:
-    async with session.get(url) as answer:
-        body = await answer.read()
+async def _told(asking: HttpSession, url: str) -> list[tuple[int, PumpNode]]:
+    answer = await asking.ask("GET", url, bytes_max=_ANSWER_BYTES_MAX)
     try:
-        said = msgspec.json.decode(body, type=_Status)
+        said = msgspec.json.decode(answer.body, type=_Status)
         if said.status is None:
             raise PumpUnavailable(said.error)
         return [

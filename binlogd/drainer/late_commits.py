@@ -91,10 +91,7 @@ class KnownLateCommits:
         return OutOfOrder(*min(found, key=_BY_TIME)) if found else None
 
     async def begin(
-        self,
-        table_filter: TableFilter,
-        reached_ts: Tso,
-        sources: Sources | Sequence[BinlogSource],
+        self, table_filter: TableFilter, reached_ts: Tso, sources: Sources | Sequence[BinlogSource]
     ) -> None:
         """Before a session pulls: those that are passed over are dealt with, those beyond
         `reached_ts`, which it gets in their place, and those that came by another source. Raises

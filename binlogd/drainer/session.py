@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
@@ -26,7 +26,7 @@ from typing import Protocol, TypeVar
 import msgspec
 import structlog
 
-from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.binlog import CommittedBinlog, Pulled, in_parts
 from binlogd.drainer import late_commits
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
@@ -294,7 +294,9 @@ class Session:
         if binlogs and self._walk is None:
             self.first_ts = binlogs[0].commit_ts
             await self._begin_at(self.first_ts)
-        for part in self._parts(binlogs):
+        sizes, options = [len(each.payload) for each in binlogs], self._options
+        bytes_max, count_max = options.part_bytes_max, options.part_txns_max
+        for part in in_parts(binlogs, sizes, bytes_max=bytes_max, count_max=count_max):
             await self._take_part(part)
         if not binlogs or binlogs[-1].commit_ts < pulled.resolved_ts:
             due = self._walk.due(Tso(pulled.resolved_ts + 1)) if self._walk is not None else []
@@ -419,21 +421,6 @@ class Session:
                 table=txn.table,
                 schema_version=txn.schema_version,
             )
-
-    def _parts(self, binlogs: Sequence[CommittedBinlog]) -> Iterator[Sequence[CommittedBinlog]]:
-        """Cuts a batch where it gets large, never between equal commit_ts."""
-        begin = size_bytes = 0
-        for at, binlog in enumerate(binlogs):
-            is_full = (
-                at - begin >= self._options.part_txns_max
-                or size_bytes >= self._options.part_bytes_max
-            )
-            if is_full and binlog.commit_ts != binlogs[at - 1].commit_ts:
-                yield binlogs[begin:at]
-                begin, size_bytes = at, 0
-            size_bytes += len(binlog.payload)
-        if begin < len(binlogs):
-            yield binlogs[begin:]
 
     # --- where to begin --------------------------------------------------------------------
 

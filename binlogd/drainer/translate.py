@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, refuse_unlogged
-from binlogd.drainer.ddl.trash_names import Trash
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, refuse_unlogged
+from binlogd.drainer.ddl.trash_names import Replay, Trash
 from binlogd.drainer.doubt import say_in_doubt, say_late, say_left
 from binlogd.drainer.early_columns import EarlyColumns
 from binlogd.drainer.filtering.filter import TableFilter

@@ -33,10 +33,7 @@ class BlockReader:
     connections that have the same, as written: as meant."""
 
     def __init__(
-        self,
-        table: HeaderTable,
-        others: Callable[[bytes], list[Field]],
-        values: dict[bytes, bytes],
+        self, table: HeaderTable, others: Callable[[bytes], list[Field]], values: dict[bytes, bytes]
     ) -> None:
         self.left: list[Field] | HPACKError | None = None
         """What becomes of the block that h2 asks for next, if it was read here."""

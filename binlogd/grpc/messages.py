@@ -133,8 +133,7 @@ async def in_time(arriving: Awaitable[T], size_bytes: int, patience_s: float) ->
             return await arriving
     except TimeoutError as error:
         raise GRPCError(
-            Status.DEADLINE_EXCEEDED,
-            f"no whole message came within {limit_s:.1f} s",
+            Status.DEADLINE_EXCEEDED, f"no whole message came within {limit_s:.1f} s"
         ) from error
 
 
@@ -196,11 +195,7 @@ async def begin_answer(stream: BytesStream) -> None:
         return
     # grpclib has no room for this header in its own
     await stream._stream.send_headers(  # noqa: SLF001 # see above
-        [
-            (":status", "200"),
-            ("content-type", "application/grpc+proto"),
-            ("grpc-encoding", _GZIP),
-        ]
+        [(":status", "200"), ("content-type", "application/grpc+proto"), ("grpc-encoding", _GZIP)]
     )
     stream._send_initial_metadata_done = True  # noqa: SLF001 # see above
 

@@ -58,11 +58,16 @@ async def requests(
 
 
 def parsed(request_type: type[R], message: bytes) -> R:
-    """Raises GRPCError in the words of grpc-go."""
+    """Raises GRPCError."""
     try:
         return _filled(request_type(), message)
     except NO_MESSAGE as error:
-        raise GRPCError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}") from error
+        raise unreadable(error) from error
+
+
+def unreadable(error: Exception) -> GRPCError:
+    """A request that is no message of its kind, in the words of grpc-go."""
+    return GRPCError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}")
 
 
 def understood(empty: R, raw: bytes) -> R:

@@ -489,8 +489,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """`Disk.write_whole`, for a process without an event loop; one writer at a time."""
     beside = path.with_name(path.name + ".new")
     write_synced(beside, content)
-    beside.replace(path)
-    sync_directory(path.parent)
+    _rename(beside, path)
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -504,8 +503,7 @@ def put_in_place(beside: Path, path: Path) -> None:
     """Gives a finished file its name; it is on the disk from then on, name and all."""
     with beside.open("rb") as file:
         os.fsync(file.fileno())
-    beside.replace(path)
-    sync_directory(path.parent)
+    _rename(beside, path)
 
 
 def _space(directory: Path) -> Space:

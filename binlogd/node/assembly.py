@@ -36,12 +36,7 @@ from binlogd.pump.slow import SlowWrites
 from binlogd.relay.log import RelayWriter
 from binlogd.serving.finder import Finder
 from binlogd.settings import config
-from binlogd.settings.quantities import (
-    gc_keep_s,
-    kept_s,
-    listen_address,
-    pump_addresses,
-)
+from binlogd.settings.quantities import gc_keep_s, kept_s, listen_address, pump_addresses
 from binlogd.settings.setup import Setup, client_tls
 from binlogd.status import DownstreamStatus
 from binlogd.telemetry.traces import Traces

@@ -17,12 +17,7 @@ from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.sink import RowNotFoundRule
 from binlogd.errors import ConfigError
-from binlogd.node.replicated import (
-    keeps_transactions_whole,
-    loop_control,
-    newest_ts,
-    tells_missing,
-)
+from binlogd.node.replicated import keeps_transactions_whole, loop_control, newest_ts, tells_missing
 from binlogd.settings.config import SyncerConfig
 from binlogd.settings.quantities import retention_s
 from binlogd.settings.setup import Setup, plain_tls

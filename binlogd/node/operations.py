@@ -18,8 +18,7 @@ import structlog
 
 from binlogd import __version__, native
 from binlogd.client.registered_pumps import RegisteredPumps
-from binlogd.drainer.metrics import say_drainer
-from binlogd.drainer.standing import drainer_status
+from binlogd.drainer.metrics import drainer_status, say_drainer
 from binlogd.errors import BinlogdError, RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.host.certificates import Expiry
 from binlogd.node.bulkhead import Bulkhead
@@ -28,7 +27,7 @@ from binlogd.node.receiving import Receiving
 from binlogd.node.replication import Replication
 from binlogd.node.samples import Counts
 from binlogd.node.tracing import Tracing
-from binlogd.placement.stand_in import StandIn, say_stand_in
+from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
@@ -238,7 +237,7 @@ class Node:
             self.tracing.traces.say(out)
         say_upstream(out, self.upstream())
         if self.stand_in is not None:
-            say_stand_in(out, self.stand_in.statistics())
+            self.stand_in.say(out)
         return out.text() + process_metrics()
 
     def route_failed(self, route: str, error: Exception) -> BinlogdError:

@@ -36,9 +36,7 @@ async def serving_pd_first(
     """Serves them while its block lasts, and gives the port back. Raises ConfigError when the
     address is taken."""
     limits = ServerLimits(
-        leave_timeout_s=_LEAVE_S,
-        flush_timeout_s=_LEAVE_S,
-        http2=Http2Limits(peers_from=peers_from),
+        leave_timeout_s=_LEAVE_S, flush_timeout_s=_LEAVE_S, http2=Http2Limits(peers_from=peers_from)
     )
     server = Server([*services, PumpToCome()], limits=limits, tls=tls)
     await server.start(host, port)

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 
 async def open_pd(
-    setup: Setup,
-    store: UpstreamStore,
-    by_age: Callable[[TsoSource], LocalTxnStatus],
+    setup: Setup, store: UpstreamStore, by_age: Callable[[TsoSource], LocalTxnStatus]
 ) -> Upstream:
     """PD tells whose binlogs these are, and the time; TiKV the schema and the fate of orphans."""
     upstream, tls = setup.config.upstream, client_tls(setup)

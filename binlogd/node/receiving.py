@@ -139,12 +139,7 @@ def _shard(now: ShardStatistics) -> ShardStatus:
         open_prewrites=now.open_prewrites,
         queued=now.write_queue_records + now.index_queue_records,
         chaser="on" if now.chaser.is_on else "off",
-        chaser_counts=ChaserCounts(
-            turned_on=now.chaser.turned_on,
-            catch_ups=now.chaser.catch_ups,
-            recoveries=now.chaser.recoveries,
-            records_read=now.chaser.records_read,
-        ),
+        chaser_counts=msgspec.convert(now.chaser, ChaserCounts, from_attributes=True),
         index_rebuilds=now.index_rebuilds,
         index_damage=now.index_damage,
         written=now.written_records,

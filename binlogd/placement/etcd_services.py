@@ -21,24 +21,7 @@ from binlogd.placement.calls import MESSAGE_BYTES_MAX, as_status, unary
 from binlogd.upstream.keyspace.requests import STANDS_IN, event, is_empty_range
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.keyspace.versions import KeyVersion
-from binlogd.wire.generated.etcdserverpb import (
-    DeleteRangeRequest,
-    LeaseGrantRequest,
-    LeaseGrantResponse,
-    LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse,
-    LeaseRevokeRequest,
-    LeaseRevokeResponse,
-    Member,
-    MemberListRequest,
-    MemberListResponse,
-    PutRequest,
-    RangeRequest,
-    TxnRequest,
-    WatchCreateRequest,
-    WatchRequest,
-    WatchResponse,
-)
+from binlogd.wire.generated import etcdserverpb as etcd
 
 WATCHES_MAX = 4096
 """Of one stream."""
@@ -77,7 +60,7 @@ class Watches:
         self._keyspace, self._stream, self._progress_s = keyspace, stream, progress_s
         self._watches: dict[int, _Watch] = {}
         self._next_id = 0
-        self._requests: asyncio.Queue[WatchRequest] = asyncio.Queue(_REQUESTS_MAX)
+        self._requests: asyncio.Queue[etcd.WatchRequest] = asyncio.Queue(_REQUESTS_MAX)
         self._wake = asyncio.Event()
         self._has_ended = self._is_asked = False
         self._failure: GRPCError | None = None
@@ -99,7 +82,7 @@ class Watches:
 
     async def _read(self) -> None:
         try:
-            async for request in requests(self._stream, WatchRequest, MESSAGE_BYTES_MAX):
+            async for request in requests(self._stream, etcd.WatchRequest, MESSAGE_BYTES_MAX):
                 await self._requests.put(request)
                 self._wake.set()
         except GRPCError as error:
@@ -123,7 +106,7 @@ class Watches:
             self._is_asked = False
             upto = min((each.next_revision - 1 for each in self._watches.values()), default=_NEWEST)
             header = self._keyspace.header(min(upto, self._keyspace.revision))
-            await self._say(WatchResponse(header=header, watch_id=_NONE))
+            await self._say(etcd.WatchResponse(header=header, watch_id=_NONE))
         until_s = _now_s() - self._progress_s
         for number, watch in self._waiting().items():
             if watch.told_s <= until_s:
@@ -131,7 +114,7 @@ class Watches:
                 header = self._keyspace.header(
                     min(watch.next_revision - 1, self._keyspace.revision)
                 )
-                await self._say(WatchResponse(header=header, watch_id=number))
+                await self._say(etcd.WatchResponse(header=header, watch_id=number))
 
     def _waiting(self) -> Mapping[int, _Watch]:
         return {number: each for number, each in self._watches.items() if each.wants_progress}
@@ -146,11 +129,11 @@ class Watches:
             elif request.cancel_request is not None:
                 number = request.cancel_request.watch_id
                 if self._watches.pop(number, None) is not None:
-                    await self._say(WatchResponse(watch_id=number, canceled=True))
+                    await self._say(etcd.WatchResponse(watch_id=number, canceled=True))
             elif request.progress_request is not None:
                 self._is_asked = True
 
-    async def _create(self, request: WatchCreateRequest) -> None:
+    async def _create(self, request: etcd.WatchCreateRequest) -> None:
         start, end = request.key or b"\0", request.range_end
         refusal = ""
         if is_empty_range(start, end):
@@ -161,14 +144,16 @@ class Watches:
             refusal = f"there are {WATCHES_MAX} watches on this stream"
         if refusal:
             await self._say(
-                WatchResponse(watch_id=_NONE, created=True, canceled=True, cancel_reason=refusal)
+                etcd.WatchResponse(
+                    watch_id=_NONE, created=True, canceled=True, cancel_reason=refusal
+                )
             )
             return
         number, self._next_id = self._next_id, self._next_id + 1
         header = self._keyspace.header()
         since = request.start_revision or header.revision + 1
         self._watches[number] = _Watch(start, end, since, request.progress_notify, _now_s())
-        await self._say(WatchResponse(header=header, watch_id=number, created=True))
+        await self._say(etcd.WatchResponse(header=header, watch_id=number, created=True))
 
     # --- events ----------------------------------------------------------------------------
 
@@ -193,20 +178,17 @@ class Watches:
             for some in _answers(changes.versions):
                 header = self._keyspace.header(changes.revision)
                 events = [event(change) for change in some]
-                await self._say(WatchResponse(header=header, watch_id=number, events=events))
+                await self._say(etcd.WatchResponse(header=header, watch_id=number, events=events))
         return is_behind
 
-    def _overtaken(self, number: int) -> WatchResponse:
+    def _overtaken(self, number: int) -> etcd.WatchResponse:
         header = self._keyspace.header()
         header.revision = 0  # as in the original: it is not up to any revision
-        return WatchResponse(
-            header=header,
-            watch_id=number,
-            canceled=True,
-            compact_revision=self._keyspace.compacted,
+        return etcd.WatchResponse(
+            header=header, watch_id=number, canceled=True, compact_revision=self._keyspace.compacted
         )
 
-    async def _say(self, answer: WatchResponse) -> None:
+    async def _say(self, answer: etcd.WatchResponse) -> None:
         if answer.header is None:
             answer.header = self._keyspace.header()
         await send(self._stream, answer)
@@ -250,41 +232,43 @@ class EtcdServices:
         """The methods, for grpclib's server with a `BytesCodec`."""
         keyspace = self._keyspace
         return {
-            "/etcdserverpb.KV/Range": unary(RangeRequest, keyspace.range),
-            "/etcdserverpb.KV/Put": unary(PutRequest, keyspace.put),
-            "/etcdserverpb.KV/DeleteRange": unary(DeleteRangeRequest, keyspace.delete_range),
-            "/etcdserverpb.KV/Txn": unary(TxnRequest, keyspace.txn),
-            "/etcdserverpb.Lease/LeaseGrant": unary(LeaseGrantRequest, self._grant),
-            "/etcdserverpb.Lease/LeaseRevoke": unary(LeaseRevokeRequest, self._revoke),
+            "/etcdserverpb.KV/Range": unary(etcd.RangeRequest, keyspace.range),
+            "/etcdserverpb.KV/Put": unary(etcd.PutRequest, keyspace.put),
+            "/etcdserverpb.KV/DeleteRange": unary(etcd.DeleteRangeRequest, keyspace.delete_range),
+            "/etcdserverpb.KV/Txn": unary(etcd.TxnRequest, keyspace.txn),
+            "/etcdserverpb.Lease/LeaseGrant": unary(etcd.LeaseGrantRequest, self._grant),
+            "/etcdserverpb.Lease/LeaseRevoke": unary(etcd.LeaseRevokeRequest, self._revoke),
             "/etcdserverpb.Lease/LeaseKeepAlive": bidirectional(self._keep_alive),
             "/etcdserverpb.Watch/Watch": bidirectional(self._watch),
-            "/etcdserverpb.Cluster/MemberList": unary(MemberListRequest, self._members),
+            "/etcdserverpb.Cluster/MemberList": unary(etcd.MemberListRequest, self._members),
         }
 
-    async def _grant(self, request: LeaseGrantRequest) -> LeaseGrantResponse:
+    async def _grant(self, request: etcd.LeaseGrantRequest) -> etcd.LeaseGrantResponse:
         number, ttl_s = await self._keyspace.grant(request.id, request.ttl)
-        return LeaseGrantResponse(header=self._keyspace.header(), id=number, ttl=ttl_s)
+        return etcd.LeaseGrantResponse(header=self._keyspace.header(), id=number, ttl=ttl_s)
 
-    async def _revoke(self, request: LeaseRevokeRequest) -> LeaseRevokeResponse:
+    async def _revoke(self, request: etcd.LeaseRevokeRequest) -> etcd.LeaseRevokeResponse:
         await self._keyspace.revoke(request.id)
-        return LeaseRevokeResponse(header=self._keyspace.header())
+        return etcd.LeaseRevokeResponse(header=self._keyspace.header())
 
     async def _keep_alive(self, stream: BytesStream) -> None:
         async with self._streams.until_closing():
             await begin_answer(stream)
-            async for request in requests(stream, LeaseKeepAliveRequest, MESSAGE_BYTES_MAX):
+            async for request in requests(stream, etcd.LeaseKeepAliveRequest, MESSAGE_BYTES_MAX):
                 with as_status():
                     ttl_s = await self._keyspace.keep_alive(request.id)
                 header = self._keyspace.header()
-                await send(stream, LeaseKeepAliveResponse(header=header, id=request.id, ttl=ttl_s))
+                await send(
+                    stream, etcd.LeaseKeepAliveResponse(header=header, id=request.id, ttl=ttl_s)
+                )
 
     async def _watch(self, stream: BytesStream) -> None:
         await begin_answer(stream)
         async with self._streams.until_closing():
             await Watches(self._keyspace, stream, self._progress_s).run()
 
-    async def _members(self, _: MemberListRequest) -> MemberListResponse:
-        member = Member(
+    async def _members(self, _: etcd.MemberListRequest) -> etcd.MemberListResponse:
+        member = etcd.Member(
             id=self._keyspace.identity.member,
             name=self._name,
             peer_urls=[self._url],
@@ -292,4 +276,4 @@ class EtcdServices:
         )
         header = self._keyspace.header()
         header.revision = 0  # who belongs to a cluster stands in no revision
-        return MemberListResponse(header=header, members=[member])
+        return etcd.MemberListResponse(header=header, members=[member])

@@ -28,47 +28,7 @@ from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
 from binlogd.upstream.pd.members import STANDS_IN, UNTOLD
 from binlogd.wire.generated import etcdserverpb as etcd
-from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
-from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store
-from binlogd.wire.generated.pdpb import (
-    Error,
-    ErrorType,
-    EventType,
-    GetAllStoresRequest,
-    GetAllStoresResponse,
-    GetClusterInfoRequest,
-    GetClusterInfoResponse,
-    GetGcSafePointRequest,
-    GetGcSafePointResponse,
-    GetMembersRequest,
-    GetMembersResponse,
-    GetRegionByIdRequest,
-    GetRegionRequest,
-    GetRegionResponse,
-    GetStoreRequest,
-    GetStoreResponse,
-    GlobalConfigItem,
-    IsBootstrappedRequest,
-    IsBootstrappedResponse,
-    LoadGlobalConfigRequest,
-    LoadGlobalConfigResponse,
-    Member,
-    RegionWithLeader,
-    RequestHeader,
-    ResponseHeader,
-    ScanRegionsRequest,
-    ScanRegionsResponse,
-    ServiceMode,
-    StoreGlobalConfigRequest,
-    StoreGlobalConfigResponse,
-    Timestamp,
-    TsoRequest,
-    TsoResponse,
-    UpdateGcSafePointRequest,
-    UpdateGcSafePointResponse,
-    UpdateServiceGcSafePointRequest,
-    UpdateServiceGcSafePointResponse,
-)
+from binlogd.wire.generated import metapb, pdpb
 
 _FOR_EVER = (1 << 63) - 1
 _GC_WORKER = "gc_worker"
@@ -116,20 +76,22 @@ class PdService:
         """The methods, for grpclib's server with a `BytesCodec`; those that keep settings are in
         `GlobalConfig`, those that are not here in `Refusals`."""
         return {
-            "/pdpb.PD/GetMembers": unary(GetMembersRequest, self._members),
-            "/pdpb.PD/GetClusterInfo": unary(GetClusterInfoRequest, self._info),
-            "/pdpb.PD/IsBootstrapped": unary(IsBootstrappedRequest, self._bootstrapped),
+            "/pdpb.PD/GetMembers": unary(pdpb.GetMembersRequest, self._members),
+            "/pdpb.PD/GetClusterInfo": unary(pdpb.GetClusterInfoRequest, self._info),
+            "/pdpb.PD/IsBootstrapped": unary(pdpb.IsBootstrappedRequest, self._bootstrapped),
             "/pdpb.PD/Tso": bidirectional(self._serve_tso),
-            "/pdpb.PD/GetRegion": unary(GetRegionRequest, self._region),
-            "/pdpb.PD/GetPrevRegion": unary(GetRegionRequest, self._region),
-            "/pdpb.PD/GetRegionByID": unary(GetRegionByIdRequest, self._region),
-            "/pdpb.PD/ScanRegions": unary(ScanRegionsRequest, self._regions),
-            "/pdpb.PD/GetStore": unary(GetStoreRequest, self._store),
-            "/pdpb.PD/GetAllStores": unary(GetAllStoresRequest, self._stores),
-            "/pdpb.PD/GetGCSafePoint": unary(GetGcSafePointRequest, self._safe_point),
-            "/pdpb.PD/UpdateGCSafePoint": unary(UpdateGcSafePointRequest, self._advance_safe_point),
+            "/pdpb.PD/GetRegion": unary(pdpb.GetRegionRequest, self._region),
+            "/pdpb.PD/GetPrevRegion": unary(pdpb.GetRegionRequest, self._region),
+            "/pdpb.PD/GetRegionByID": unary(pdpb.GetRegionByIdRequest, self._region),
+            "/pdpb.PD/ScanRegions": unary(pdpb.ScanRegionsRequest, self._regions),
+            "/pdpb.PD/GetStore": unary(pdpb.GetStoreRequest, self._store),
+            "/pdpb.PD/GetAllStores": unary(pdpb.GetAllStoresRequest, self._stores),
+            "/pdpb.PD/GetGCSafePoint": unary(pdpb.GetGcSafePointRequest, self._safe_point),
+            "/pdpb.PD/UpdateGCSafePoint": unary(
+                pdpb.UpdateGcSafePointRequest, self._advance_safe_point
+            ),
             "/pdpb.PD/UpdateServiceGCSafePoint": unary(
-                UpdateServiceGcSafePointRequest, self._update_safe_point
+                pdpb.UpdateServiceGcSafePointRequest, self._update_safe_point
             ),
         }
 
@@ -146,52 +108,54 @@ class PdService:
 
     # --- members and time ------------------------------------------------------------------
 
-    async def _members(self, _: GetMembersRequest) -> GetMembersResponse:
+    async def _members(self, _: pdpb.GetMembersRequest) -> pdpb.GetMembersResponse:
         """Whoever asks does not know the cluster's id yet, so it is not compared."""
         self.members_asked += 1
         cluster_id = self.cluster_id
-        member = Member(
+        member = pdpb.Member(
             name=self._place.name,
             member_id=self._keyspace.identity.member,
             peer_urls=[self._place.url],
             client_urls=[self._place.url],
             binary_version="" if self._is_told else UNTOLD,
         )
-        return GetMembersResponse(
-            header=ResponseHeader(cluster_id=cluster_id),
+        return pdpb.GetMembersResponse(
+            header=pdpb.ResponseHeader(cluster_id=cluster_id),
             members=[member],
             leader=member,
             etcd_leader=member,
         )
 
-    async def _info(self, _: GetClusterInfoRequest) -> GetClusterInfoResponse:
+    async def _info(self, _: pdpb.GetClusterInfoRequest) -> pdpb.GetClusterInfoResponse:
         """It is this process that hands out timestamps; without the cluster's id, as in PD."""
-        mode = ServiceMode(ServiceMode.PD_SVC_MODE)
-        return GetClusterInfoResponse(
-            header=ResponseHeader(cluster_id=self.cluster_id), service_modes=[mode]
+        mode = pdpb.ServiceMode(pdpb.ServiceMode.PD_SVC_MODE)
+        return pdpb.GetClusterInfoResponse(
+            header=pdpb.ResponseHeader(cluster_id=self.cluster_id), service_modes=[mode]
         )
 
-    async def _bootstrapped(self, request: IsBootstrappedRequest) -> IsBootstrappedResponse:
-        return IsBootstrappedResponse(header=self._header(request.header), bootstrapped=True)
+    async def _bootstrapped(
+        self, request: pdpb.IsBootstrappedRequest
+    ) -> pdpb.IsBootstrappedResponse:
+        return pdpb.IsBootstrappedResponse(header=self._header(request.header), bootstrapped=True)
 
     async def _serve_tso(self, stream: BytesStream) -> None:
         async with self._streams.until_closing():
             await begin_answer(stream)
-            async for request in requests(stream, TsoRequest, MESSAGE_BYTES_MAX):
+            async for request in requests(stream, pdpb.TsoRequest, MESSAGE_BYTES_MAX):
                 with as_status():
                     await send(stream, await self._timestamp(request))
 
-    async def _timestamp(self, request: TsoRequest) -> TsoResponse:
+    async def _timestamp(self, request: pdpb.TsoRequest) -> pdpb.TsoResponse:
         header = self._header(request.header)
         if not 0 < request.count <= TAKE_MAX:
             raise GRPCError(Status.UNKNOWN, "tso count should be positive, and at most 262144")
         self._tso.observe(self._newest())
         last = await self._tso.take(request.count)
         self.timestamps += request.count
-        timestamp = Timestamp(physical=physical_ms(last), logical=logical(last))
-        return TsoResponse(header=header, count=request.count, timestamp=timestamp)
+        timestamp = pdpb.Timestamp(physical=physical_ms(last), logical=logical(last))
+        return pdpb.TsoResponse(header=header, count=request.count, timestamp=timestamp)
 
-    def _header(self, asked: RequestHeader) -> ResponseHeader:
+    def _header(self, asked: pdpb.RequestHeader) -> pdpb.ResponseHeader:
         """Raises GRPCError for a request to another cluster."""
         own = self.cluster_id if self._is_told else asked.cluster_id
         if asked.cluster_id != own:
@@ -199,79 +163,83 @@ class PdService:
                 Status.FAILED_PRECONDITION,
                 f"mismatch cluster id, need {own} but got {asked.cluster_id}",
             )
-        return ResponseHeader(cluster_id=own)
+        return pdpb.ResponseHeader(cluster_id=own)
 
     # --- one region, one store -------------------------------------------------------------
 
-    async def _region(self, request: GetRegionRequest | GetRegionByIdRequest) -> GetRegionResponse:
+    async def _region(
+        self, request: pdpb.GetRegionRequest | pdpb.GetRegionByIdRequest
+    ) -> pdpb.GetRegionResponse:
         header = self._header(request.header)
-        if isinstance(request, GetRegionByIdRequest) and request.region_id != _REGION:
-            return GetRegionResponse(header=header)
+        if isinstance(request, pdpb.GetRegionByIdRequest) and request.region_id != _REGION:
+            return pdpb.GetRegionResponse(header=header)
         region, peer = _everything()
-        return GetRegionResponse(header=header, region=region, leader=peer)
+        return pdpb.GetRegionResponse(header=header, region=region, leader=peer)
 
-    async def _regions(self, request: ScanRegionsRequest) -> ScanRegionsResponse:
+    async def _regions(self, request: pdpb.ScanRegionsRequest) -> pdpb.ScanRegionsResponse:
         region, peer = _everything()
-        return ScanRegionsResponse(
+        return pdpb.ScanRegionsResponse(
             header=self._header(request.header),
             region_metas=[region],
             leaders=[peer],
-            regions=[RegionWithLeader(region=region, leader=peer)],
+            regions=[pdpb.RegionWithLeader(region=region, leader=peer)],
         )
 
-    async def _store(self, request: GetStoreRequest) -> GetStoreResponse:
+    async def _store(self, request: pdpb.GetStoreRequest) -> pdpb.GetStoreResponse:
         header = self._header(request.header)
         if request.store_id != _STORE:
             raise GRPCError(Status.UNKNOWN, f"invalid store ID {request.store_id}, not found")
-        return GetStoreResponse(header=header, store=self._own_store())
+        return pdpb.GetStoreResponse(header=header, store=self._own_store())
 
-    async def _stores(self, request: GetAllStoresRequest) -> GetAllStoresResponse:
-        return GetAllStoresResponse(header=self._header(request.header), stores=[self._own_store()])
+    async def _stores(self, request: pdpb.GetAllStoresRequest) -> pdpb.GetAllStoresResponse:
+        return pdpb.GetAllStoresResponse(
+            header=self._header(request.header), stores=[self._own_store()]
+        )
 
-    def _own_store(self) -> Store:
+    def _own_store(self) -> metapb.Store:
         address = self._place.url.rpartition("/")[2]
-        return Store(id=_STORE, address=address, version=PD_VERSION, labels=[STANDS_IN])
+        return metapb.Store(id=_STORE, address=address, version=PD_VERSION, labels=[STANDS_IN])
 
     # --- safe points -----------------------------------------------------------------------
 
-    async def _safe_point(self, request: GetGcSafePointRequest) -> GetGcSafePointResponse:
+    async def _safe_point(self, request: pdpb.GetGcSafePointRequest) -> pdpb.GetGcSafePointResponse:
         header = self._header(request.header)
-        return GetGcSafePointResponse(header=header, safe_point=await self._collected())
+        return pdpb.GetGcSafePointResponse(header=header, safe_point=await self._collected())
 
     async def _advance_safe_point(
-        self, request: UpdateGcSafePointRequest
-    ) -> UpdateGcSafePointResponse:
+        self, request: pdpb.UpdateGcSafePointRequest
+    ) -> pdpb.UpdateGcSafePointResponse:
         """It never goes back."""
         header = self._header(request.header)
         safe_point = max(request.safe_point, await self._collected())
         value = f"{safe_point:x}".encode()
-        await self._keyspace.put(PutRequest(key=self._safe_point_key(), value=value))
-        return UpdateGcSafePointResponse(header=header, new_safe_point=safe_point)
+        await self._keyspace.put(etcd.PutRequest(key=self._safe_point_key(), value=value))
+        return pdpb.UpdateGcSafePointResponse(header=header, new_safe_point=safe_point)
 
     async def _collected(self) -> int:
         """Up to where garbage collection said it had come; hexadecimal, as PD keeps it."""
-        found = await self._keyspace.range(RangeRequest(key=self._safe_point_key()))
+        found = await self._keyspace.range(etcd.RangeRequest(key=self._safe_point_key()))
         return int(found.kvs[0].value, 16) if found.kvs else 0
 
     def _safe_point_key(self) -> bytes:
         return f"/pd/{self.cluster_id}/gc/safe_point".encode()
 
     async def _update_safe_point(
-        self, request: UpdateServiceGcSafePointRequest
-    ) -> UpdateServiceGcSafePointResponse:
+        self, request: pdpb.UpdateServiceGcSafePointRequest
+    ) -> pdpb.UpdateServiceGcSafePointResponse:
         header = self._header(request.header)
         now_s = self._clock.wall_ms() // 1000
         service_id = request.service_id.decode(errors="replace")
         key = self._safe_points_prefix() + service_id.encode()
         if request.ttl <= 0:
-            await self._keyspace.delete_range(DeleteRangeRequest(key=key))
+            await self._keyspace.delete_range(etcd.DeleteRangeRequest(key=key))
         first = min(await self._safe_points(now_s), key=lambda each: each.safe_point)
         if request.ttl > 0 and request.safe_point >= first.safe_point:
             until_s = min(now_s + request.ttl, _FOR_EVER)
             kept = _SafePoint(service_id, until_s, request.safe_point)
-            await self._keyspace.put(PutRequest(key=key, value=msgspec.json.encode(kept)))
+            await self._keyspace.put(etcd.PutRequest(key=key, value=msgspec.json.encode(kept)))
             first = min(await self._safe_points(now_s), key=lambda each: each.safe_point)
-        return UpdateServiceGcSafePointResponse(
+        return pdpb.UpdateServiceGcSafePointResponse(
             header=header,
             service_id=first.service_id.encode(),
             ttl=first.expired_at - now_s,
@@ -281,7 +249,7 @@ class PdService:
     async def _safe_points(self, now_s: int) -> Sequence[_SafePoint]:
         """Those that hold; garbage collection's own, which holds everything at first, is one."""
         start, end = span(self._safe_points_prefix())
-        found = await self._keyspace.range(RangeRequest(key=start, range_end=end))
+        found = await self._keyspace.range(etcd.RangeRequest(key=start, range_end=end))
         kept = [msgspec.json.decode(each.value, type=_SafePoint) for each in found.kvs]
         if all(each.service_id != _GC_WORKER for each in kept):
             kept.append(_SafePoint(_GC_WORKER, _FOR_EVER, 0))
@@ -291,11 +259,11 @@ class PdService:
         return f"/pd/{self.cluster_id}/gc/safe_point/service/".encode()
 
 
-def _everything() -> tuple[Region, Peer]:
+def _everything() -> tuple[metapb.Region, metapb.Peer]:
     """The region of all keys, and who leads it."""
-    peer = Peer(id=_PEER, store_id=_STORE)
-    epoch = RegionEpoch(conf_ver=1, version=1)
-    return Region(id=_REGION, region_epoch=epoch, peers=[peer]), peer
+    peer = metapb.Peer(id=_PEER, store_id=_STORE)
+    epoch = metapb.RegionEpoch(conf_ver=1, version=1)
+    return metapb.Region(id=_REGION, region_epoch=epoch, peers=[peer]), peer
 
 
 _ROOT = "/global/config"
@@ -311,41 +279,43 @@ class GlobalConfig:
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
         return {
-            "/pdpb.PD/LoadGlobalConfig": unary(LoadGlobalConfigRequest, self._load),
-            "/pdpb.PD/StoreGlobalConfig": unary(StoreGlobalConfigRequest, self._store),
+            "/pdpb.PD/LoadGlobalConfig": unary(pdpb.LoadGlobalConfigRequest, self._load),
+            "/pdpb.PD/StoreGlobalConfig": unary(pdpb.StoreGlobalConfigRequest, self._store),
         }
 
-    async def _load(self, request: LoadGlobalConfigRequest) -> LoadGlobalConfigResponse:
+    async def _load(self, request: pdpb.LoadGlobalConfigRequest) -> pdpb.LoadGlobalConfigResponse:
         """Those that were named, or all of a path."""
         if request.names:
             root = _root(request.config_path)
             items = [await self._named(root, name) for name in request.names]
-            return LoadGlobalConfigResponse(items=items, revision=self._keyspace.revision)
+            return pdpb.LoadGlobalConfigResponse(items=items, revision=self._keyspace.revision)
         start, end = span(request.config_path.encode() or f"{_ROOT}/".encode())
         found = await self._keyspace.range(etcd.RangeRequest(key=start, range_end=end))
         assert found.header is not None, "the keyspace always says it"
-        return LoadGlobalConfigResponse(
+        return pdpb.LoadGlobalConfigResponse(
             items=[_item(each.key, each.value) for each in found.kvs],
             revision=found.header.revision,
         )
 
-    async def _named(self, root: str, name: str) -> GlobalConfigItem:
+    async def _named(self, root: str, name: str) -> pdpb.GlobalConfigItem:
         key = f"{root}/{name}".encode()
         found = (await self._keyspace.range(etcd.RangeRequest(key=key))).kvs
         if found:
             return _item(name.encode(), found[0].value)
-        missing = ErrorType(ErrorType.GLOBAL_CONFIG_NOT_FOUND)
-        return GlobalConfigItem(
-            name=name, error=Error(type=missing, message=f"[{root}/{name}] not found")
+        missing = pdpb.ErrorType(pdpb.ErrorType.GLOBAL_CONFIG_NOT_FOUND)
+        return pdpb.GlobalConfigItem(
+            name=name, error=pdpb.Error(type=missing, message=f"[{root}/{name}] not found")
         )
 
-    async def _store(self, request: StoreGlobalConfigRequest) -> StoreGlobalConfigResponse:
+    async def _store(
+        self, request: pdpb.StoreGlobalConfigRequest
+    ) -> pdpb.StoreGlobalConfigResponse:
         """All of them, or none."""
         root = _root(request.config_path)
         ops = []
         for item in request.changes:
             key = f"{root}/{item.name}".encode()
-            if item.kind == EventType.DELETE:
+            if item.kind == pdpb.EventType.DELETE:
                 ops.append(etcd.RequestOp(request_delete_range=etcd.DeleteRangeRequest(key=key)))
             else:
                 put = etcd.PutRequest(key=key, value=item.payload or item.value.encode())
@@ -353,9 +323,11 @@ class GlobalConfig:
         try:
             await self._keyspace.txn(etcd.TxnRequest(success=ops))
         except EtcdRefused as error:
-            unknown = ErrorType(ErrorType.UNKNOWN)
-            return StoreGlobalConfigResponse(error=Error(type=unknown, message=str(error)))
-        return StoreGlobalConfigResponse()
+            unknown = pdpb.ErrorType(pdpb.ErrorType.UNKNOWN)
+            return pdpb.StoreGlobalConfigResponse(
+                error=pdpb.Error(type=unknown, message=str(error))
+            )
+        return pdpb.StoreGlobalConfigResponse()
 
 
 def _root(path: str) -> str:
@@ -363,6 +335,6 @@ def _root(path: str) -> str:
     return path.rstrip("/") or _ROOT
 
 
-def _item(key: bytes, value: bytes) -> GlobalConfigItem:
+def _item(key: bytes, value: bytes) -> pdpb.GlobalConfigItem:
     text = value.decode(errors="replace")
-    return GlobalConfigItem(name=key.decode(errors="replace"), value=text, payload=value)
+    return pdpb.GlobalConfigItem(name=key.decode(errors="replace"), value=text, payload=value)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from binlogd.grpc.http2 import Servable
 from binlogd.grpc.methods import OpenStreams
@@ -15,28 +14,7 @@ from binlogd.placement.pd_service import PD_VERSION, AdvertisedAddress, GlobalCo
 from binlogd.ports import Clock, ClusterIdentity
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import Tso
-from binlogd.upstream.keyspace.store import KeyspaceStatistics
 from binlogd.upstream.upstream import OwnPd
-
-
-class PdFace(msgspec.Struct, frozen=True):
-    """What a PD says of itself to whoever looks."""
-
-    cluster_id: int
-    member_id: int
-    name: str
-    url: str
-    version: str
-    began_ms: int
-
-
-class StandInStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start; levels are of now."""
-
-    keyspace: KeyspaceStatistics
-    timestamps: int
-    members_asked: int
-    streams: int
 
 
 class StandIn:
@@ -55,13 +33,7 @@ class StandIn:
         self._began_ms = clock.wall_ms()
         self._streams = OpenStreams()
         self._pd = PdService(
-            place,
-            cluster,
-            own.tso,
-            own.keyspace,
-            clock,
-            streams=self._streams,
-            newest=newest,
+            place, cluster, own.tso, own.keyspace, clock, streams=self._streams, newest=newest
         )
         self._services: Sequence[Servable] = (
             self._pd,
@@ -75,44 +47,41 @@ class StandIn:
         """For the port."""
         return self._services
 
-    def face(self) -> PdFace:
-        """For whoever asks by HTTP."""
-        return PdFace(
-            cluster_id=self._pd.cluster_id,
-            member_id=self._own.keyspace.identity.member,
-            name=self._place.name,
-            url=self._place.url,
-            version=PD_VERSION,
-            began_ms=self._began_ms,
-        )
+    def documents(self) -> Mapping[str, Any]:
+        """What a PD says of itself by HTTP, by the word behind `/pd/api/v1/`."""
+        place, cluster_id, version = self._place, self._pd.cluster_id, f"v{PD_VERSION}"
+        named = {"name": place.name, "member_id": self._own.keyspace.identity.member}
+        urls = [place.url]
+        member = {**named, "peer_urls": urls, "client_urls": urls, "binary_version": version}
+        store = {"id": 1, "address": place.url.rpartition("/")[2], "version": PD_VERSION}
+        return {
+            "version": {"version": version},
+            "status": {"version": version, "start_timestamp": self._began_ms // 1000},
+            "health": [{**named, "client_urls": urls, "health": True}],
+            "leader": member,
+            "members": {
+                "header": {"cluster_id": cluster_id},
+                "members": [member],
+                "leader": member,
+                "etcd_leader": member,
+            },
+            "cluster": {"id": cluster_id, "max_peer_count": 1},
+            "stores": {
+                "count": 1,
+                "stores": [{"store": {**store, "state_name": "Up"}, "status": {}}],
+            },
+        }
 
     def close(self) -> None:
         """Ends the streams, those that are to come as well."""
         self._streams.close()
 
-    def statistics(self) -> StandInStatistics:
-        """Cheap."""
-        return StandInStatistics(
-            keyspace=self._own.keyspace.statistics(),
-            timestamps=self._pd.timestamps,
-            members_asked=self._pd.members_asked,
-            streams=self._streams.count,
+    def say(self, out: Exposition) -> None:
+        """Its metrics; names and meanings stand in docs/METRICS.md as well."""
+        pd, streams = self._pd, self._streams.count
+        self._own.keyspace.say(out)
+        out.gauge("binlogd_registry_streams", "Open watches, leases and Tso streams.", streams)
+        out.counter("binlogd_pd_timestamps", "Timestamps handed out.", pd.timestamps)
+        out.counter(
+            "binlogd_pd_members_asked", "How often somebody looked for PD.", pd.members_asked
         )
-
-
-def say_stand_in(out: Exposition, now: StandInStatistics) -> None:
-    """Names and meanings stand in docs/METRICS.md as well."""
-    keyspace = now.keyspace
-    out.gauge("binlogd_registry_revision", "Newest revision of the registry.", keyspace.revision)
-    out.gauge("binlogd_registry_keys", "Keys in the registry.", keyspace.keys)
-    out.gauge("binlogd_registry_bytes", "Bytes of keys and values in it.", keyspace.live_bytes)
-    out.gauge("binlogd_registry_leases", "Leases that are alive.", keyspace.leases)
-    out.counter(
-        "binlogd_registry_leases_expired",
-        "Leases that nobody kept alive.",
-        keyspace.leases_expired,
-    )
-    out.counter("binlogd_registry_writes", "Revisions made here.", keyspace.writes)
-    out.gauge("binlogd_registry_streams", "Open watches, leases and Tso streams.", now.streams)
-    out.counter("binlogd_pd_timestamps", "Timestamps handed out.", now.timestamps)
-    out.counter("binlogd_pd_members_asked", "How often somebody looked for PD.", now.members_asked)

@@ -24,6 +24,7 @@ import google_crc32c
 import msgspec
 import structlog
 
+from binlogd.binlog import in_parts
 from binlogd.errors import BinlogdError, CorruptRelay, LogFailed
 from binlogd.host.disk import cut_back, disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Disk, DiskLock
@@ -203,10 +204,7 @@ class RelayWriter:
         self._head_bytes = self._offset = sum(map(len, head))
         self._files.append(RelayFile(suffix, self._last_ts, kind is FrameKind.START, self._offset))
         log.info(
-            "relay_file_begun",
-            suffix=suffix,
-            base_ts=self._last_ts,
-            head_bytes=self._head_bytes,
+            "relay_file_begun", suffix=suffix, base_ts=self._last_ts, head_bytes=self._head_bytes
         )
 
     async def collect(self, saved_ts: Tso) -> int:
@@ -262,12 +260,6 @@ def _pieces(group: Sequence[RelayEntry]) -> Iterator[bytes]:
 
 
 def _groups(entries: Sequence[RelayEntry]) -> Iterator[Sequence[RelayEntry]]:
-    begin = size = 0
-    for number, (entry, following) in enumerate(pairwise(entries), start=1):
-        size += len(entry.payload) + len(entry.job)
-        # equal commit_ts stay together: what is at or below the last one counts as written
-        if size >= GROUP_BYTES_MAX and entry.commit_ts != following.commit_ts:
-            yield entries[begin:number]
-            begin, size = number, 0
-    if entries:
-        yield entries[begin:]
+    """What is at or below the last commit_ts of a log counts as written."""
+    sizes = [len(entry.payload) + len(entry.job) for entry in entries]
+    return in_parts(entries, sizes, bytes_max=GROUP_BYTES_MAX)

@@ -105,9 +105,6 @@ class RowIndexer:
     async def _round(self) -> int:
         asked = Indexing(str(self._data_dir))
         answer = await answer_of(
-            _INDEXING,
-            msgspec.json.encode(asked),
-            timeout_s=ROUND_S,
-            answer_bytes_max=100,
+            _INDEXING, msgspec.json.encode(asked), timeout_s=ROUND_S, answer_bytes_max=100
         )
         return msgspec.json.decode(answer, type=int)

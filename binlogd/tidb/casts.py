@@ -351,9 +351,8 @@ def _label(old: Column, value: Value) -> str:
         return value.decode()
     labels, number = old.field_type.elems, _int(value)
     if family_of(old) is Family.SET:
-        _within(number, 0, (1 << len(labels)) - 1)
-        return ",".join(label for at, label in enumerate(labels) if number >> at & 1)
-    return labels[_within(number, 0, len(labels)) - 1] if number else ""
+        return old.field_type.label(_within(number, 0, (1 << len(labels)) - 1))
+    return old.field_type.label(_within(number, 0, len(labels)))
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -181,15 +181,7 @@ FLAG_AUTO_INCREMENT = 0x200
 FLAG_ON_UPDATE_NOW = 0x2000
 
 STRING_TYPES = frozenset[int](
-    {
-        Tp.VARCHAR,
-        Tp.VAR_STRING,
-        Tp.STRING,
-        Tp.TINY_BLOB,
-        Tp.MEDIUM_BLOB,
-        Tp.LONG_BLOB,
-        Tp.BLOB,
-    }
+    {Tp.VARCHAR, Tp.VAR_STRING, Tp.STRING, Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB}
 )
 """Types whose values are bytes; text or not is told by the charset."""
 

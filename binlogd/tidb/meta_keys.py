@@ -13,10 +13,7 @@ import re
 from typing import NamedTuple
 
 from binlogd.errors import Corrupt, CorruptRow
-from binlogd.tidb.datum import (
-    memcomparable,
-    read_memcomparable,
-)
+from binlogd.tidb.datum import memcomparable, read_memcomparable
 
 DATABASES = b"DBs"
 HISTORY = b"DDLJobHistory"

@@ -44,6 +44,12 @@ class FieldType:
     elems: tuple[str, ...] = ()
     is_array: bool = False
 
+    def label(self, number: int) -> str:
+        """What a value of an ENUM or a SET says; "" for a number that no member of an ENUM has."""
+        if self.tp == Tp.SET:
+            return ",".join(name for bit, name in enumerate(self.elems) if number >> bit & 1)
+        return self.elems[number - 1] if 0 < number <= len(self.elems) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -56,11 +56,7 @@ _GONE_KEPT_MAX = 100_000
 _APPLIED_KEPT_MAX = 10_000
 
 _SCHEMA_CHANGES = frozenset(
-    {
-        ActionType.CREATE_SCHEMA,
-        ActionType.MODIFY_SCHEMA_CHARSET,
-        ActionType.MODIFY_SCHEMA_PLACEMENT,
-    }
+    {ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET, ActionType.MODIFY_SCHEMA_PLACEMENT}
 )
 _CREATES = frozenset(
     {

@@ -73,8 +73,5 @@ def upstream_status(now: UpstreamStatistics) -> UpstreamStatus:
     if tso is not None and tso.age_s is not None:
         tso = replace(tso, age_s=round(tso.age_s, 1))
     return UpstreamStatus(
-        kind=now.kind,
-        parts=now.parts,
-        tso=tso,
-        tikv=None if now.tikv is None else asdict(now.tikv),
+        kind=now.kind, parts=now.parts, tso=tso, tikv=None if now.tikv is None else asdict(now.tikv)
     )

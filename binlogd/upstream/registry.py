@@ -35,21 +35,7 @@ from binlogd.upstream.entry import (
     node_of,
     span,
 )
-from binlogd.wire.generated.etcdserverpb import (
-    Compare,
-    CompareCompareResult,
-    CompareCompareTarget,
-    DeleteRangeRequest,
-    Event,
-    EventEventType,
-    KeyValue,
-    PutRequest,
-    RangeRequest,
-    RangeResponse,
-    RequestOp,
-    TxnRequest,
-    TxnResponse,
-)
+from binlogd.wire.generated import etcdserverpb as etcd
 
 log = structlog.get_logger(__name__)
 
@@ -65,10 +51,10 @@ class KeyValues(Protocol):
     """An etcd: one that is reached by gRPC, or the keyspace of this process. Methods raise
     EtcdRefused, UpstreamUnavailable."""
 
-    async def range(self, request: RangeRequest) -> RangeResponse:
+    async def range(self, request: etcd.RangeRequest) -> etcd.RangeResponse:
         """Reads."""
 
-    async def txn(self, request: TxnRequest) -> TxnResponse:
+    async def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         """Compares, and then reads and writes, all in one moment."""
 
     async def grant(self, number: int, ttl_s: int) -> tuple[int, int]:
@@ -82,7 +68,7 @@ class KeyValues(Protocol):
 
     def watch(
         self, key: bytes, range_end: bytes, since: int
-    ) -> AsyncGenerator[Sequence[Event], None]:
+    ) -> AsyncGenerator[Sequence[etcd.Event], None]:
         """The changes of a range from a revision on. Raises Overtaken."""
 
 
@@ -101,14 +87,14 @@ class NodeRegistry:
         """As `register`, for the nodes of this process, which claim to be alive by that."""
         lease = await self._kept_lease()
         for node in nodes:
-            claim = PutRequest(key=_alive_key(node.kind, node.node_id), lease=lease)
-            await self._update(node, [RequestOp(request_put=claim)], is_alive=True)
+            claim = etcd.PutRequest(key=_alive_key(node.kind, node.node_id), lease=lease)
+            await self._update(node, [etcd.RequestOp(request_put=claim)], is_alive=True)
 
     async def leave(self, nodes: Sequence[NodeStatus]) -> None:
         """The last words of this process: its entries stay, its claims end."""
         for node in nodes:
-            claim = DeleteRangeRequest(key=_alive_key(node.kind, node.node_id))
-            await self._update(node, [RequestOp(request_delete_range=claim)])
+            claim = etcd.DeleteRangeRequest(key=_alive_key(node.kind, node.node_id))
+            await self._update(node, [etcd.RequestOp(request_delete_range=claim)])
         lease, self._lease = self._lease, 0
         if lease:
             try:
@@ -124,7 +110,7 @@ class NodeRegistry:
     async def node(self, kind: str, node_id: str) -> NodeStatus | None:
         """One node; None if it was never here."""
         with _refusals_told():
-            found = await self._etcd.range(RangeRequest(key=node_key(kind, node_id)))
+            found = await self._etcd.range(etcd.RangeRequest(key=node_key(kind, node_id)))
         return next((_node(kind, each) for each in found.kvs), None)
 
     async def watch(self, kind: str) -> AsyncGenerator[Sequence[NodeStatus], None]:
@@ -133,7 +119,7 @@ class NodeRegistry:
             prefix, end = span(node_key(kind, ""))
             try:
                 with _refusals_told():
-                    found = await self._etcd.range(RangeRequest(key=prefix, range_end=end))
+                    found = await self._etcd.range(etcd.RangeRequest(key=prefix, range_end=end))
                     assert found.header is not None, "etcd always says it"
                     nodes = {each.key: _node(kind, each) for each in found.kvs}
                     yield list(nodes.values())
@@ -164,9 +150,9 @@ class NodeRegistry:
     async def _entries(self, kind: str) -> list[tuple[NodeStatus, int]]:
         """With the revision of each entry."""
         spans = span(node_key(kind, "")), span(_alive_key(kind, ""))
-        request = TxnRequest(
+        request = etcd.TxnRequest(
             success=[
-                RequestOp(request_range=RangeRequest(key=start, range_end=end))
+                etcd.RequestOp(request_range=etcd.RangeRequest(key=start, range_end=end))
                 for start, end in spans
             ]
         )
@@ -187,16 +173,19 @@ class NodeRegistry:
     # --- writing ---------------------------------------------------------------------------
 
     async def _update(
-        self, node: NodeStatus, beside: Sequence[RequestOp], *, is_alive: bool | None = None
+        self, node: NodeStatus, beside: Sequence[etcd.RequestOp], *, is_alive: bool | None = None
     ) -> None:
         if "/" in node.node_id or not node.node_id:
             raise ConfigError(f'node-id "{node.node_id}": must not be empty nor contain a slash')
         key = node_key(node.kind, node.node_id)
         if is_alive is not None:
             node = replace(node, is_alive=is_alive)
-        ops = [RequestOp(request_put=PutRequest(key=key, value=entry_json(node))), *beside]
-        exists = _revision_of(key, CompareCompareResult.GREATER, 0)
-        request = TxnRequest(compare=[exists], success=ops, failure=ops)
+        ops = [
+            etcd.RequestOp(request_put=etcd.PutRequest(key=key, value=entry_json(node))),
+            *beside,
+        ]
+        exists = _revision_of(key, etcd.CompareCompareResult.GREATER, 0)
+        request = etcd.TxnRequest(compare=[exists], success=ops, failure=ops)
         with _refusals_told():
             try:
                 answer = await self._etcd.txn(request)
@@ -209,10 +198,12 @@ class NodeRegistry:
     async def _replace(self, node: NodeStatus, revision: int) -> bool:
         """False if the entry has changed since."""
         key = node_key(node.kind, node.node_id)
-        put = RequestOp(request_put=PutRequest(key=key, value=entry_json(node)))
-        is_same = _revision_of(key, CompareCompareResult.EQUAL, revision)
+        put = etcd.RequestOp(request_put=etcd.PutRequest(key=key, value=entry_json(node)))
+        is_same = _revision_of(key, etcd.CompareCompareResult.EQUAL, revision)
         with _refusals_told():
-            return (await self._etcd.txn(TxnRequest(compare=[is_same], success=[put]))).succeeded
+            return (
+                await self._etcd.txn(etcd.TxnRequest(compare=[is_same], success=[put]))
+            ).succeeded
 
     async def _kept_lease(self) -> int:
         with _refusals_told():
@@ -221,10 +212,10 @@ class NodeRegistry:
         return self._lease
 
 
-def _revision_of(key: bytes, result: int, revision: int) -> Compare:
-    return Compare(
-        result=CompareCompareResult(result),
-        target=CompareCompareTarget(CompareCompareTarget.MOD),
+def _revision_of(key: bytes, result: int, revision: int) -> etcd.Compare:
+    return etcd.Compare(
+        result=etcd.CompareCompareResult(result),
+        target=etcd.CompareCompareTarget(etcd.CompareCompareTarget.MOD),
         key=key,
         mod_revision=revision,
     )
@@ -234,7 +225,7 @@ def _alive_key(kind: str, node_id: str) -> bytes:
     return f"{ALIVE_ROOT}/{kind}/{node_id}".encode()
 
 
-def _node(kind: str, found: KeyValue) -> NodeStatus:
+def _node(kind: str, found: etcd.KeyValue) -> NodeStatus:
     try:
         return node_of(kind, found.value)
     except BadEntry as error:
@@ -247,9 +238,9 @@ def _node(kind: str, found: KeyValue) -> NodeStatus:
         ) from error
 
 
-def _take_in(nodes: dict[bytes, NodeStatus], kind: str, event: Event) -> None:
+def _take_in(nodes: dict[bytes, NodeStatus], kind: str, event: etcd.Event) -> None:
     assert event.kv is not None, "etcd always says it"
-    if event.type == EventEventType.DELETE:
+    if event.type == etcd.EventEventType.DELETE:
         nodes.pop(event.kv.key, None)
     else:
         nodes[event.kv.key] = _node(kind, event.kv)

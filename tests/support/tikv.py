@@ -26,7 +26,7 @@ from binlogd.tidb.datum import comparable_int
 from binlogd.tidb.meta_keys import key_of_pd, pd_key
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 from binlogd.upstream.tikv.client import TikvClient, TikvLimits
-from binlogd.upstream.tikv.regions import LocatedRegion
+from binlogd.upstream.tikv.regions import Region
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.wire.generated import errorpb, kvrpcpb, metapb
 from binlogd.wire.generated.kvrpcpb import (
@@ -159,12 +159,12 @@ class FakeTikv:
 
     # --- as PD -----------------------------------------------------------------------------
 
-    async def region(self, key: bytes) -> LocatedRegion | None:
+    async def region(self, key: bytes) -> Region | None:
         """See Places."""
         self._ask("GetRegion")
         found = self.region_of(key_of_pd(key))
         is_led = found.leader is not None and not self.pd_has_just_started
-        return LocatedRegion(found.meta(), found.peer(found.leader or 0) if is_led else None)
+        return Region.of(found.meta(), found.peer(found.leader or 0) if is_led else None)
 
     async def store(self, store_id: int) -> metapb.Store | None:
         """See Places."""

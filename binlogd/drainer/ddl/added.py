@@ -115,19 +115,11 @@ def _literal(column: Column, value: Value, job: Job) -> str:
         return f"x'{value.hex()}'" if value and column.is_binary else literal(value.decode())
     if isinstance(value, float):
         return sql.float_literal(value).decode()
-    if isinstance(value, int) and tp in _NAMED:
-        return literal(_members(column, value))
+    if isinstance(value, int) and tp in _NAMED:  # a DEFAULT takes members by their names only
+        return literal(column.field_type.label(value))
     if tp == Tp.BIT:
         return f"b'{int(value or 0):b}'"
     text = str(value)
     if isinstance(value, int) or tp == Tp.NEW_DECIMAL:
         return text
     return literal(in_session(job, text) if tp == Tp.TIMESTAMP else text)
-
-
-def _members(column: Column, number: int) -> str:
-    """A DEFAULT takes the members of an ENUM or a SET by their names only."""
-    elems = column.field_type.elems
-    if column.field_type.tp == Tp.ENUM:
-        return elems[number - 1] if number else ""
-    return ",".join(name for bit, name in enumerate(elems) if number >> bit & 1)

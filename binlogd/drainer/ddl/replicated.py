@@ -41,7 +41,7 @@ from binlogd.drainer.ddl.explicit import (
     with_timestamps_in_utc,
 )
 from binlogd.drainer.ddl.session_clock import ADDS_COLUMNS, has_zone
-from binlogd.drainer.ddl.trash_names import Trash, TrashMoves
+from binlogd.drainer.ddl.trash_names import Replay, Trash
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptRow, UnsupportedDdl
 from binlogd.tidb.ddl_text import words
@@ -51,14 +51,6 @@ from binlogd.tidb.schema import Effect, Named, SchemaTracker
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
-
-
-class Replay(msgspec.Struct, frozen=True):
-    """The statements to execute, in order. `targets` names the table that each of them changes,
-    where that is not the table of the DDL."""
-
-    statements: tuple[str, ...]
-    targets: tuple[Named, ...] = ()
 
 
 class Omit(msgspec.Struct, frozen=True):
@@ -174,7 +166,7 @@ class DdlReplay:
         job = event.job
         moves = self._moves(event)
         if moves is not None:
-            return Replay(moves.statements, moves.targets)
+            return moves
         check_printed(event.query, job.query)
         event = replace(event, query=with_escapes(event.query, job.query))
         left_out: list[str] = []
@@ -217,7 +209,7 @@ class DdlReplay:
         if reason:
             raise UnsupportedDdl(event.commit_ts, query, reason)
 
-    def _moves(self, event: DdlEvent) -> TrashMoves | None:
+    def _moves(self, event: DdlEvent) -> Replay | None:
         """What is done by the trash; None for everything else."""
         job, effect = event.job, event.effect
         if self._trash is None:

@@ -32,11 +32,12 @@ from binlogd.tso import NO_TS, Tso
 _NAME = re.compile(r"([0-9]{1,19})_[0-9]{1,19}")
 
 
-class TrashMoves(msgspec.Struct, frozen=True):
-    """Statements, and the table that each of them makes or takes away (for `catalog`)."""
+class Replay(msgspec.Struct, frozen=True):
+    """What of a DDL is executed, in order. `targets` names the table that each of the statements
+    makes, changes or takes away, where that is not the table of the DDL."""
 
     statements: tuple[str, ...]
-    targets: tuple[Named, ...]
+    targets: tuple[Named, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Trash:
 
     def put_aside(
         self, job: Job, tables: Sequence[tuple[Named, Table]], then: Sequence[str] = ()
-    ) -> TrashMoves | None:
+    ) -> Replay | None:
         """What to do instead of a DROP or TRUNCATE of these tables; None where it is done as ever.
 
         `then` drops what is left of a database.
@@ -71,16 +72,12 @@ class Trash:
         if job.type == ActionType.TRUNCATE_TABLE:
             ((name, place),) = pairs
             again = f"CREATE TABLE {quoted(name)} LIKE {quoted(place)}"
-            return TrashMoves((*renames, again), (name, name))
-        return TrashMoves((*renames, *then), (*names, *(Named("") for _ in then)))
+            return Replay((*renames, again), (name, name))
+        return Replay((*renames, *then), (*names, *(Named("") for _ in then)))
 
     def taken_back(
-        self,
-        job: Job,
-        effect: Effect,
-        wanted: Sequence[Named],
-        called: Callable[[Named], Named],
-    ) -> TrashMoves | str:
+        self, job: Job, effect: Effect, wanted: Sequence[Named], called: Callable[[Named], Named]
+    ) -> Replay | str:
         """What brings back the tables of a RECOVER or FLASHBACK; or why that cannot be told.
 
         `called` is what an upstream's name is downstream.
@@ -109,7 +106,7 @@ class Trash:
         if job.database is not None:
             charset = f" CHARACTER SET = {job.database.charset} COLLATE = {job.database.collate}"
         creates = [f"CREATE DATABASE IF NOT EXISTS {quoted(each)}{charset}" for each in databases]
-        return TrashMoves(
+        return Replay(
             (*creates, *statements, *(text for _, text in views)),
             (*(Named(each) for each in databases), *targets, *(name for name, _ in views)),
         )

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from binlogd.binlog import in_parts
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.archive import ArchiveOptions, FileArchive
 from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
@@ -185,9 +186,11 @@ class FileSink:
                 if self._file.size >= self._options.max_file_bytes:
                     await self._file.close()
                     await self._begin_file(self._name.number + 1)
-                count = _fitting(group, self._options.max_file_bytes - self._file.size)
-                await self._append([each for each in group[:count] if each.form])
-                group = group[count:]
+                sizes = [each.size_bytes for each in group]
+                room = self._options.max_file_bytes - self._file.size
+                fitting = next(in_parts(group, sizes, bytes_max=room))
+                await self._append([each for each in fitting if each.form])
+                group = group[len(fitting) :]
         except OSError as error:
             raise LogFailed(self._directory / self._name.name, error) from error
 
@@ -247,13 +250,3 @@ class FileSink:
         """How it stands; cheap."""
         now = self._pending.statistics(bytes_written=self._bytes)
         return replace(now, files=self._measures.statistics())
-
-
-def _fitting(records: Sequence[PendingItem[bytes]], room_bytes: int) -> int:
-    """How many go into a file: up to the one that fills it, and all of its commit_ts."""
-    size_bytes = 0
-    for count, each in enumerate(records):
-        if size_bytes >= room_bytes and each.commit_ts != records[count - 1].commit_ts:
-            return count
-        size_bytes += each.size_bytes
-    return len(records)

@@ -19,22 +19,9 @@ from typing import Any, NamedTuple
 
 import aiokafka
 import structlog
+from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import collect_hosts, create_conn
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    IllegalSaslStateError,
-    InvalidTransactionTimeout,
-    KafkaConnectionError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    ProducerFenced,
-    RecordListTooLargeError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-    TransactionalIdAuthorizationFailed,
-    UnsupportedSaslMechanismError,
-)
 from aiokafka.partitioner import murmur2
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -77,9 +64,9 @@ _NOT_IN_A_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
 
 
 _MAY_NOT = (
-    ClusterAuthorizationFailedError,
-    TopicAuthorizationFailedError,
-    TransactionalIdAuthorizationFailed,
+    errors.ClusterAuthorizationFailedError,
+    errors.TopicAuthorizationFailedError,
+    errors.TransactionalIdAuthorizationFailed,
 )
 
 
@@ -202,7 +189,7 @@ class Broker:
         try:
             async with asyncio.timeout(END_WAIT_S):
                 await self._producer.abort_transaction()
-        except (KafkaError, TimeoutError, OSError, AssertionError) as error:
+        except (errors.KafkaError, TimeoutError, OSError, AssertionError) as error:
             # aiokafka asserts that it is not in the state that it is in after a fatal error
             log.info("kafka_transaction_left_open", cause=repr(error))
 
@@ -216,7 +203,7 @@ class Broker:
                 await producer.stop()
         except TimeoutError:
             # what it waits for without end: messages that nobody takes, a request to be repeated
-            producer._message_accumulator.fail_all(KafkaConnectionError("given up"))  # noqa: SLF001 - see above
+            producer._message_accumulator.fail_all(errors.KafkaConnectionError("given up"))  # noqa: SLF001 - see above
             try:
                 async with asyncio.timeout(END_WAIT_S):
                     await producer._sender.close()  # noqa: SLF001 - see above
@@ -280,9 +267,7 @@ class Broker:
         """The newest committed record of the progress topic; markers of transactions are none."""
         place = aiokafka.TopicPartition(self._options.progress_topic, 0)
         consumer = aiokafka.AIOKafkaConsumer(
-            **self._ways(),
-            isolation_level="read_committed",
-            enable_auto_commit=False,
+            **self._ways(), isolation_level="read_committed", enable_auto_commit=False
         )
         await consumer.start()
         try:
@@ -304,13 +289,13 @@ class Broker:
     async def _errors(self) -> AsyncIterator[None]:
         try:
             yield
-        except ProducerFenced as error:
+        except errors.ProducerFenced as error:
             raise DownstreamUnavailable(
                 "another binlogd has begun to write to these topics (only one may: stop it), or the"
                 " broker broke off a Kafka transaction that took more than"
                 f" {TRANSACTION_TIMEOUT_MS // 60_000} minutes"
             ) from error
-        except InvalidTransactionTimeout as error:
+        except errors.InvalidTransactionTimeout as error:
             raise DownstreamUnavailable(
                 "the broker's transaction.max.timeout.ms is below"
                 f" {TRANSACTION_TIMEOUT_MS}, its default: raise it"
@@ -320,7 +305,7 @@ class Broker:
                 f"Kafka at {self._addresses()} lets this user not do what is needed: {error!r}",
                 todo="give it the rights that docs/KAFKA.md lists",
             ) from error
-        except (KafkaError, TimeoutError, OSError) as error:
+        except (errors.KafkaError, TimeoutError, OSError) as error:
             raise DownstreamUnavailable(f"Kafka at {self._addresses()}: {error!r}") from error
 
     def _addresses(self) -> str:
@@ -339,7 +324,7 @@ class Broker:
         for host, port, _ in places:
             try:
                 brokers = await self._asked(host, port)
-            except (KafkaError, TimeoutError, OSError) as error:
+            except (errors.KafkaError, TimeoutError, OSError) as error:
                 first = first or self._refusal(f"{host}:{port}", error)
                 continue
             await self._reach_one_of(brokers)
@@ -358,8 +343,8 @@ class Broker:
         if not answer.brokers:
             login = self._options.login
             if login is not None and login.token_from:  # aiokafka does not look at the refusal
-                raise SaslAuthenticationFailed("it takes no request after the login")
-            raise KafkaError("it knows no broker yet")
+                raise errors.SaslAuthenticationFailed("it takes no request after the login")
+            raise errors.KafkaError("it knows no broker yet")
         return [(host, port) for _, host, port, *_ in answer.brokers]
 
     async def _reach_one_of(self, brokers: list[tuple[str, int]]) -> None:
@@ -369,7 +354,7 @@ class Broker:
                 for host, port in brokers:
                     try:
                         await self._asked(host, port)
-                    except (KafkaError, TimeoutError, OSError) as error:
+                    except (errors.KafkaError, TimeoutError, OSError) as error:
                         last = self._refusal(f"{host}:{port}", error)
                     else:
                         return
@@ -409,7 +394,7 @@ def _why(error: Exception, options: BrokerOptions) -> tuple[str, str]:
     found = _of_login(error, options.login) or _of_tls(error, options.tls)
     if found is not None:
         return found
-    if isinstance(error, KafkaConnectionError):
+    if isinstance(error, errors.KafkaConnectionError):
         return "ends the connection without a word", (
             "a listener with TLS needs syncer.to.security.ssl-ca, one with a login"
             " syncer.to.kafka-sasl-mechanism"
@@ -420,19 +405,19 @@ def _why(error: Exception, options: BrokerOptions) -> tuple[str, str]:
 
 def _of_login(error: Exception, login: KafkaLogin | None) -> tuple[str, str] | None:
     match error:
-        case SaslAuthenticationFailed() if login is not None and login.token_from:
+        case errors.SaslAuthenticationFailed() if login is not None and login.token_from:
             told = f"refuses the token of {login.token_from}: {error}"
             return told, "have a token there that this broker believes"
-        case SaslAuthenticationFailed() if login is not None:
+        case errors.SaslAuthenticationFailed() if login is not None:
             told = f"refuses the login of {login.user} by {login.mechanism}: {error}"
             return told, "check syncer.to.user and syncer.to.password"
-        case UnsupportedSaslMechanismError() if login is not None:
+        case errors.UnsupportedSaslMechanismError() if login is not None:
             todo = "set syncer.to.kafka-sasl-mechanism to one of its sasl.enabled.mechanisms"
             return f"does not offer the login {login.mechanism}", todo
         case OSError() if login is not None and str(error.filename) == login.token_from:
             told = f"was not asked: no token from {login.token_from}: {error.strerror}"
             return told, login.todo_token
-        case IllegalSaslStateError():
+        case errors.IllegalSaslStateError():
             todo = "remove syncer.to.kafka-sasl-mechanism, or name the port of a listener with SASL"
             return "takes no login there", todo
     return None
@@ -452,7 +437,7 @@ def _of_tls(error: Exception, tls: ClientTls | None) -> tuple[str, str] | None:
             "check that syncer.to.security.ssl-cert is there and signed by a CA that the broker"
             " believes, and that this is a port with TLS"
         )
-    if isinstance(error, KafkaConnectionError | ConnectionResetError):
+    if isinstance(error, errors.KafkaConnectionError | ConnectionResetError):
         return "ends TLS without a word", "name the port of a listener with TLS in kafka-addrs"
     return None
 
@@ -465,7 +450,7 @@ async def _confirmed(sent: _Sent) -> None:
     """What is confirmed is older than what is sent, so it is this message that is named."""
     try:
         await sent.confirmation
-    except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+    except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
         limit = "message.max.bytes of the broker, or max.message.bytes of the topic"
         raise TooLarge(sent.message, sent.topic, limit, "raise them there") from error
 

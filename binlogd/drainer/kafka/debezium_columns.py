@@ -118,24 +118,15 @@ def _bit(column: Column) -> ColumnType:
     return ColumnType(_named("bytes", "data.Bits", length=str(bits)), write)
 
 
-def _enum(column: Column) -> ColumnType:
-    elems = column.field_type.elems
+def _labelled(column: Column) -> ColumnType:
+    kind = column.field_type
+    name = "data.EnumSet" if kind.tp == Tp.SET else "data.Enum"
 
     def write(value: Value) -> str:
         assert isinstance(value, int)
-        return elems[value - 1] if 0 < value <= len(elems) else ""
+        return kind.label(value)
 
-    return ColumnType(_named("string", "data.Enum", allowed=",".join(elems)), write)
-
-
-def _set(column: Column) -> ColumnType:
-    elems = column.field_type.elems
-
-    def write(value: Value) -> str:
-        assert isinstance(value, int)
-        return ",".join(label for bit, label in enumerate(elems) if value >> bit & 1)
-
-    return ColumnType(_named("string", "data.EnumSet", allowed=",".join(elems)), write)
+    return ColumnType(_named("string", name, allowed=",".join(kind.elems)), write)
 
 
 def _date(column: Column) -> ColumnType:
@@ -194,7 +185,7 @@ _SPECIAL: Mapping[int, Callable[[Column], ColumnType]] = {
     Tp.TIMESTAMP: _timestamp,
     Tp.DURATION: _time,
     Tp.BIT: _bit,
-    Tp.ENUM: _enum,
-    Tp.SET: _set,
+    Tp.ENUM: _labelled,
+    Tp.SET: _labelled,
     Tp.JSON: lambda _: ColumnType(_named("string", "data.Json"), _same),
 }

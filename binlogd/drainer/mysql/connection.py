@@ -245,11 +245,7 @@ class SqlSession:
 
     @classmethod
     async def connect(
-        cls,
-        server: MySqlServer,
-        *,
-        for_rows: bool = False,
-        wishes: Sequence[bytes] = (),
+        cls, server: MySqlServer, *, for_rows: bool = False, wishes: Sequence[bytes] = ()
     ) -> SqlSession:
         """Connects and prepares the session. Raises DownstreamUnavailable, ConfigError.
 

@@ -111,11 +111,7 @@ class MySqlSink:
         self._server, self._options, self._rng = server, options, rng
         self._trash = TrashBin(server, options.trash) if options.trash is not None else None
         self._store = MySqlStore(
-            server,
-            options.schema,
-            cluster_id,
-            options.checkpoint_table,
-            options.checkpoint_server,
+            server, options.schema, cluster_id, options.checkpoint_table, options.checkpoint_server
         )
         self._control: SqlSession | None = None
         self._ddl_session: SqlSession | None = None

@@ -32,7 +32,7 @@ from binlogd.tidb.columns import Value
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.layout import DATETIME_TYPES, INTEGER_TYPES
-from binlogd.tidb.model import Column, Table
+from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tidb.rewrite import Unconvertible, converter
 
 Stored = int | float | str | bytes | None
@@ -93,7 +93,7 @@ def storer_of(column: Column) -> Callable[[Value], Stored]:
     if kind.tp == Tp.ENUM:
         return _enum(kind.elems)
     if kind.tp == Tp.SET:
-        return _set(kind.elems)
+        return _set(kind)
     if kind.tp in STRING_TYPES and not column.is_binary:
         return _text
     if kind.tp in INTEGER_TYPES or kind.tp == Tp.BIT:
@@ -276,12 +276,10 @@ def _enum(elems: tuple[str, ...]) -> Callable[[Value], Stored]:
     return lambda value: labels.get(value, value)
 
 
-def _set(elems: tuple[str, ...]) -> Callable[[Value], Stored]:
+def _set(kind: FieldType) -> Callable[[Value], Stored]:
     @lru_cache(maxsize=LABELS_KEPT_MAX)
     def joined(value: Value) -> Stored:
-        if not isinstance(value, int):
-            return value
-        return ",".join(label for bit, label in enumerate(elems) if value >> bit & 1)
+        return kind.label(value) if isinstance(value, int) else value
 
     return joined
 

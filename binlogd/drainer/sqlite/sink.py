@@ -24,12 +24,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.pending import (
-    PendingItem,
-    PendingLimits,
-    PendingTransactions,
-    pending_whole,
-)
+from binlogd.drainer.pending import PendingItem, PendingLimits, PendingTransactions, pending_whole
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.rows.shape import tells_missing
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
@@ -331,10 +326,7 @@ _PASSING = frozenset(
 
 
 def _executed(
-    connection: sqlite3.Connection,
-    runs: Sequence[_Run],
-    rule: RowNotFoundRule,
-    passed_over: Sized,
+    connection: sqlite3.Connection, runs: Sequence[_Run], rule: RowNotFoundRule, passed_over: Sized
 ) -> list[RowNotFound]:
     """Rows that were not there and may be missing.
 

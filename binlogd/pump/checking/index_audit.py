@@ -14,14 +14,7 @@ from urllib.parse import quote
 
 from binlogd.binlog import BinlogType
 from binlogd.host.database import Connection, connection_to
-from binlogd.log.index_file import (
-    MARKS_QUERY,
-    SEGMENTS_QUERY,
-    Marks,
-    Segment,
-    marks_of,
-    segments_of,
-)
+from binlogd.log import index_file
 from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.pump.log.entry import Entry
 from binlogd.tso import NO_TS, Tso
@@ -94,13 +87,13 @@ class IndexAudit:
             await connection.execute("CREATE TEMP TABLE rolled_back (start_ts INTEGER PRIMARY KEY)")
             yield cls(connection)
 
-    async def marks(self) -> Marks | None:
+    async def marks(self) -> index_file.Marks | None:
         """What was saved last. Raises sqlite3.Error, or ValueError when it makes no sense."""
-        return marks_of(await self._all(MARKS_QUERY))
+        return index_file.marks_of(await self._all(index_file.MARKS_QUERY))
 
-    async def segments(self) -> list[Segment]:
+    async def segments(self) -> list[index_file.Segment]:
         """The segments it remembers. Raises sqlite3.Error."""
-        return segments_of(await self._all(SEGMENTS_QUERY))
+        return index_file.segments_of(await self._all(index_file.SEGMENTS_QUERY))
 
     async def outcome(self, start_ts: Tso) -> bool:
         """Whether a rollback or a commit of this transaction is filed. Raises sqlite3.Error."""

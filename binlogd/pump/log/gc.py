@@ -43,12 +43,7 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 def plan(
-    segments: Sequence[Segment],
-    *,
-    age_ts: Tso,
-    holds: Sequence[Hold],
-    resume: Resume,
-    gc_ts: Tso,
+    segments: Sequence[Segment], *, age_ts: Tso, holds: Sequence[Hold], resume: Resume, gc_ts: Tso
 ) -> GcPlan:
     """What may go of one shard's segments, given in order.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from binlogd.errors import LogFailed
+from binlogd.host.disk import disk_errors
 from binlogd.host.threads import over
 from binlogd.log import record
 from binlogd.ports import AppendFile, Disk
@@ -76,10 +76,8 @@ class Spool:
     async def payload(self) -> bytes:
         """What was written so far, in memory."""
         wanted = [(record.HEADER_BYTES, self.payload_bytes)]
-        try:
+        with disk_errors(self.path):
             (payload,) = await self._disk.read(self.path, wanted)
-        except OSError as error:
-            raise LogFailed(self.path, error) from error
         return payload
 
     async def _append(self, piece: bytes) -> None:

@@ -14,7 +14,7 @@ Source: tidb-binlog pump/storage/vlog.go; docs/FORMAT.md, value log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ import structlog
 from msgspec.structs import replace
 
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
+from binlogd.host.disk import disk_errors
 from binlogd.log import gone, record
 from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import Segment
@@ -139,17 +140,11 @@ class ValueLog:
         LogFailed when the disk cannot be read.
         """
         self._check_acknowledged(acknowledged.upto)
-        for fid in sorted(self._segments):
-            if fid < start.fid:
-                continue
-            offset = start.offset if fid == start.fid else 0
-            reading = self._scan(fid, offset)
-            try:
+        for fid, reading in self._readings(start):
+            with disk_errors(self.path(fid)):
                 async for batch in reading.batches():
                     yield fid, batch
                 await self._finish(fid, reading.found, acknowledged)
-            except OSError as error:
-                raise LogFailed(self.path(fid), error) from error
 
     async def begin(self) -> None:
         """Gets ready to append behind what `recover` saw. Raises LogFailed or DiskFull."""
@@ -236,10 +231,8 @@ class ValueLog:
         """Reads a sealed segment once and remembers its checksum. Raises LogFailed."""
         segment = self._segments[fid]
         assert segment.is_sealed, "only a sealed segment has a checksum"
-        try:
+        with disk_errors(self.path(fid)):
             checksum = await self._disk.checksum(self.path(fid), segment.size_bytes)
-        except OSError as error:
-            raise LogFailed(self.path(fid), error) from error
         self._set(replace(self._segments[fid], checksum=checksum))
         return self._segments[fid]
 
@@ -321,17 +314,14 @@ class ValueLog:
         Raises CorruptRecord or LogFailed.
         """
         upto = self.end
-        for fid in sorted(self._segments):
-            if fid < start.fid or fid > upto.fid:
-                continue
-            reading = self._scan(fid, start.offset if fid == start.fid else 0)
-            try:
+        for fid, reading in self._readings(start):
+            if fid > upto.fid:
+                return
+            with disk_errors(self.path(fid)):
                 async for batch in reading.batches():
                     yield fid, batch
                 if reading.found.ending is not Ending.WHOLE:
                     raise await self._damage(fid, reading.found)
-            except OSError as error:
-                raise LogFailed(self.path(fid), error) from error
 
     # --- deleting --------------------------------------------------------------------------
 
@@ -343,7 +333,7 @@ class ValueLog:
         for fid in fids:
             segment, path = self._segments[fid], self.path(fid)
             at = max(0, segment.size_bytes - record.FOOTER_BYTES)
-            try:
+            with disk_errors(path):
                 (tail,) = await self._disk.read(path, [(at, record.FOOTER_BYTES + 1)])
                 footer_ts = record.footer_ts(tail)
                 if footer_ts is not None and footer_ts == segment.max_ts:
@@ -352,27 +342,21 @@ class ValueLog:
                     found = await self._disk.checksum(path, segment.size_bytes)
                     if found == segment.checksum:
                         continue
-            except OSError as error:
-                raise LogFailed(path, error) from error
             raise CorruptRecord(path, at, f"size or footer is not as remembered: {segment}")
 
     async def note_gone(self, gc_ts: Tso, first_fid: FileId) -> None:
         """Keeps beside the segments how far they are gone, for an index that is made again.
         Raises LogFailed."""
-        try:
+        with disk_errors(self._directory):
             await gone.note(self._directory, self._disk, gc_ts, first_fid)
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
 
     async def delete(self, fids: Sequence[FileId]) -> None:
         """Removes segments. Raises LogFailed; what is left over goes at the next start."""
         for fid in fids:
             del self._segments[fid]
             self._changed.discard(fid)
-        try:
+        with disk_errors(self._directory):
             await self._disk.remove([self.path(fid) for fid in fids])
-        except OSError as error:
-            raise LogFailed(self._directory, error) from error
 
     def _set(self, segment: Segment) -> None:
         self._segments[segment.fid] = segment
@@ -407,6 +391,12 @@ class ValueLog:
         if size < upto.offset:
             reason = f"acknowledged up to offset {upto.offset}, the file has {size} bytes"
             raise CorruptRecord(self.path(upto.fid), size, reason)
+
+    def _readings(self, start: ValuePointer) -> Iterator[tuple[FileId, DiskReading[End]]]:
+        """Of each segment that is there now what lies from `start` on, in order."""
+        for fid in sorted(self._segments):
+            if fid >= start.fid:
+                yield fid, self._scan(fid, start.offset if fid == start.fid else 0)
 
     def _scan(self, fid: FileId, start: int) -> DiskReading[End]:
         size = self._segments[fid].size_bytes

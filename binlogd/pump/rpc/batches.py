@@ -23,6 +23,7 @@ from binlogd.grpc.messages import (
     note_written,
     send_joined,
 )
+from binlogd.grpc.methods import unreadable
 from binlogd.grpc.prefix import prefixed
 from binlogd.wire import batch as wire
 
@@ -76,9 +77,7 @@ class BatchService(msgspec.Struct, frozen=True):
             except BaseException as error:
                 self.give(size_bytes)
                 if isinstance(error, MalformedBinlog):
-                    raise GRPCError(
-                        Status.INTERNAL, f"grpc: error unmarshalling request: {error}"
-                    ) from error
+                    raise unreadable(error) from error
                 raise
             around_bytes = _BINLOG_BYTES * len(batch.payloads)
             self.add(around_bytes)

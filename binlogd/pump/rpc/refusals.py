@@ -9,7 +9,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.binlog import Late, others_like_it
-from binlogd.errors import BinlogdError, LateCommit, MalformedBinlog, RecordTooLarge
+from binlogd.errors import BinlogdError, LateCommit, RecordTooLarge
 from binlogd.tso import Tso
 
 _LATE_NAMED_MAX = 100
@@ -35,8 +35,3 @@ def refusal(error: BinlogdError | GRPCError) -> GRPCError:
     if isinstance(error, RecordTooLarge):
         return GRPCError(Status.RESOURCE_EXHAUSTED, f"grpc: {error}")
     return GRPCError(Status.UNKNOWN, str(error))
-
-
-def unreadable(error: MalformedBinlog) -> GRPCError:
-    """The words of grpc-go for it."""
-    return GRPCError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}")

@@ -43,7 +43,7 @@ from binlogd.grpc.messages import (
     send_empty,
     send_joined,
 )
-from binlogd.grpc.methods import OpenStreams
+from binlogd.grpc.methods import OpenStreams, unreadable
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.merge.stream import MergeLimits, merged
 from binlogd.ports import BinlogSource, ClusterIdentity
@@ -52,7 +52,7 @@ from binlogd.pump.log.spool import Spool
 from binlogd.pump.rpc.batches import BatchService
 from binlogd.pump.rpc.large import SLOWER, SPOOLED_BYTES_HELD, large_write, received, spooled
 from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
-from binlogd.pump.rpc.refusals import missed, refusal, unreadable
+from binlogd.pump.rpc.refusals import missed, refusal
 from binlogd.pump.spools import Spools
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.telemetry.logs import Seldom

@@ -24,18 +24,7 @@ import msgspec
 
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
 from binlogd.host.database import Connection, connection_to
-from binlogd.log import tally
-from binlogd.log.index_file import (
-    FORMAT,
-    MARKS_QUERY,
-    SEGMENTS_QUERY,
-    Marks,
-    Segment,
-    is_damage,
-    mark_rows,
-    marks_of,
-    segments_of,
-)
+from binlogd.log import index_file, tally
 from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.log.kind import rows_of
@@ -163,8 +152,8 @@ class SqliteIndex:
     async def put(
         self,
         entries: Sequence[Entry],
-        marks: Marks | None = None,
-        segments: Iterable[Segment] = (),
+        marks: index_file.Marks | None = None,
+        segments: Iterable[index_file.Segment] = (),
         *,
         late: Sequence[LateRow] = (),
         is_durable: bool = False,
@@ -187,7 +176,7 @@ class SqliteIndex:
                 "INSERT OR REPLACE INTO late VALUES (?,?,?,?,?)",
                 [(each.commit_ts, each.start_ts, *each.place) for each in late],
             ),
-            (_MARKS_SAVED, [] if marks is None else mark_rows(marks)),
+            (_MARKS_SAVED, [] if marks is None else index_file.mark_rows(marks)),
         ]
         now = self._tally
         if entries:
@@ -197,12 +186,12 @@ class SqliteIndex:
         await self._transact(statements, is_durable=is_durable or bool(late))
         self._tally = now
 
-    async def forget_segments(self, fids: Sequence[FileId], *, marks: Marks) -> None:
+    async def forget_segments(self, fids: Sequence[FileId], *, marks: index_file.Marks) -> None:
         """Takes segments out, durably, before their files are deleted. Raises as `put` does."""
         statements: list[_Statement] = [
             ("DELETE FROM segments WHERE fid = ?", [(fid,) for fid in fids]),
             (tally.FORGOTTEN, [(marks.first_fid,)]),
-            (_MARKS_SAVED, mark_rows(marks)),
+            (_MARKS_SAVED, index_file.mark_rows(marks)),
         ]
         await self._transact(statements, is_durable=True)
 
@@ -238,17 +227,17 @@ class SqliteIndex:
         count = (await self._all("SELECT count(*) FROM late"))[0][0]
         return LateKept([LateRow(ts, of, Place(*place)) for ts, of, *place in rows], count)
 
-    async def marks(self) -> Marks | None:
+    async def marks(self) -> index_file.Marks | None:
         """What was saved last; None in a new index."""
         try:
-            return marks_of(await self._all(MARKS_QUERY))
+            return index_file.marks_of(await self._all(index_file.MARKS_QUERY))
         except ValueError as error:
             raise CorruptIndex(self.path, str(error)) from error
 
-    async def segments(self) -> list[Segment]:
+    async def segments(self) -> list[index_file.Segment]:
         """The segments it remembers, oldest first."""
         try:
-            return segments_of(await self._all(SEGMENTS_QUERY))
+            return index_file.segments_of(await self._all(index_file.SEGMENTS_QUERY))
         except ValueError as error:
             raise CorruptIndex(self.path, str(error)) from error
 
@@ -387,7 +376,7 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_damage(error):
+        if index_file.is_damage(error):
             raise CorruptIndex(path, str(error)) from error
         if isinstance(error, sqlite3.Error):
             raise IndexUnavailable(path, str(error)) from error
@@ -400,13 +389,13 @@ async def _connect(path: Path) -> Connection:
 
 
 async def _check_format(path: Path, writer: Connection) -> None:
-    await writer.execute("INSERT OR IGNORE INTO marks VALUES ('format', ?)", (FORMAT,))
+    await writer.execute("INSERT OR IGNORE INTO marks VALUES ('format', ?)", (index_file.FORMAT,))
     await writer.commit()
     rows = list(await writer.execute_fetchall("SELECT value FROM marks WHERE name = 'format'"))
-    if rows[0][0] != FORMAT:
+    if rows[0][0] != index_file.FORMAT:
         raise ConfigError(
-            f"{path} has format {rows[0][0]}, this binlogd knows {FORMAT}: use the version that"
-            " wrote it, or delete the index, which is then made again from the log"
+            f"{path} has format {rows[0][0]}, this binlogd knows {index_file.FORMAT}: use the"
+            " version that wrote it, or delete the index, which is then made again from the log"
         )
 
 

@@ -24,7 +24,7 @@ import structlog
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import BinlogdError, IndexUnavailable, NotOnline, Unavailable
-from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
+from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.ports import Disk
 from binlogd.pump.log.entry import WITNESS, Entry, Item
 from binlogd.pump.log.gc import GcPlan, Hold, Resume, plan
@@ -478,9 +478,7 @@ class Shard:
 
     def sorted_on(self) -> None:
         """Tells pullers and filer how far the sorter has come."""
-        oldest = self.sorter.oldest
-        handle = self.log.end if oldest is None else _pointer(oldest.place)
-        self.filer.advanced(self.sorter.watermark, handle)
+        self.filer.advanced(self.sorter.watermark, self.undecided)
         self.changed.fire()
 
     def _fail(self, batches: Sequence[_Batch] | deque[_Batch], error: BinlogdError) -> None:
@@ -508,7 +506,3 @@ def _pass_on(settled: Settled, filed: asyncio.Future[None]) -> None:
     error = filed.exception()
     assert error is None or isinstance(error, BinlogdError), error
     settled(error)
-
-
-def _pointer(place: Place) -> ValuePointer:
-    return ValuePointer(place.fid, place.offset)

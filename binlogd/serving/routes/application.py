@@ -16,7 +16,6 @@ import msgspec
 from aiohttp import web
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
-from binlogd.placement.stand_in import PdFace
 from binlogd.serving.answers import LookUp, Question, Reply, Trouble
 from binlogd.serving.finder import LIMIT_MAX
 from binlogd.serving.routes.events import Hub
@@ -88,7 +87,7 @@ def application(
     guard: Guard,
     hub: Hub,
     queue: ExportQueue | None = None,
-    pd: Callable[[], PdFace] | None = None,
+    pd: Callable[[], Mapping[str, Any]] | None = None,
 ) -> web.Application:
     """Everything that is answered over HTTP/1.1; `hub` is who listens to events, `queue` who
     exports and `pd` what is said in the place of a PD, where somebody stands in for one."""
@@ -407,20 +406,17 @@ def _condition(text: str) -> tuple[str, str]:
     return column.strip(), value.strip()
 
 
-_UP = "Up"
-
-
-def add_pd(router: web.UrlDispatcher, face: Callable[[], PdFace] | None) -> None:
-    """The words under `/pd/api/v1/`; `face` is what the PD says of itself. Without one none of them
-    is known."""
+def add_pd(router: web.UrlDispatcher, said: Callable[[], Mapping[str, Any]] | None) -> None:
+    """The words under `/pd/api/v1/`; `said` is what the PD says of itself by them. Without one none
+    of them is known."""
 
     async def told(request: web.Request) -> web.Response:
         word = request.match_info["word"]
-        if face is None:
+        if said is None:
             raise web.HTTPNotFound
         if word == "ping":
             return web.Response()
-        documents = _documents(face())
+        documents = said()
         if word not in documents:
             known = ", ".join(sorted([*documents, "ping"]))
             reason = f"binlogd stands in for PD: {word} is not here; known: {known}\n"
@@ -428,36 +424,3 @@ def add_pd(router: web.UrlDispatcher, face: Callable[[], PdFace] | None) -> None
         return _json(documents[word], indent=2)
 
     router.add_get("/pd/api/v1/{word}", told)
-
-
-def _documents(face: PdFace) -> Mapping[str, Any]:
-    version = f"v{face.version}"
-    member = {
-        "name": face.name,
-        "member_id": face.member_id,
-        "peer_urls": [face.url],
-        "client_urls": [face.url],
-        "binary_version": version,
-    }
-    store = {"id": 1, "address": face.url.rpartition("/")[2], "version": face.version}
-    return {
-        "version": {"version": version},
-        "status": {"version": version, "start_timestamp": face.began_ms // 1000},
-        "health": [
-            {
-                "name": face.name,
-                "member_id": face.member_id,
-                "client_urls": [face.url],
-                "health": True,
-            }
-        ],
-        "leader": member,
-        "members": {
-            "header": {"cluster_id": face.cluster_id},
-            "members": [member],
-            "leader": member,
-            "etcd_leader": member,
-        },
-        "cluster": {"id": face.cluster_id, "max_peer_count": 1},
-        "stores": {"count": 1, "stores": [{"store": {**store, "state_name": _UP}, "status": {}}]},
-    }

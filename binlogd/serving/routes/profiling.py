@@ -83,6 +83,5 @@ class _Profiler:
 async def _not_here(request: web.Request) -> web.Response:
     name = request.path.rsplit("/", 1)[-1]
     return web.Response(
-        status=501,
-        text=f"{name} is a profile of a Go program; /debug/pprof/ lists what is here\n",
+        status=501, text=f"{name} is a profile of a Go program; /debug/pprof/ lists what is here\n"
     )

@@ -28,29 +28,7 @@ from binlogd.grpc.channel import NO_ANSWER, LastingChannel, unary, woken_cleanly
 from binlogd.grpc.methods import Message, understood
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import addresses_of
-from binlogd.wire.generated.etcdserverpb import (
-    DeleteRangeRequest,
-    DeleteRangeResponse,
-    Event,
-    LeaseGrantRequest,
-    LeaseGrantResponse,
-    LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse,
-    LeaseRevokeRequest,
-    LeaseRevokeResponse,
-    MemberListRequest,
-    MemberListResponse,
-    PutRequest,
-    PutResponse,
-    RangeRequest,
-    RangeResponse,
-    TxnRequest,
-    TxnResponse,
-    WatchCreateRequest,
-    WatchProgressRequest,
-    WatchRequest,
-    WatchResponse,
-)
+from binlogd.wire.generated import etcdserverpb as etcd
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +113,7 @@ class EtcdClient:
             self._follow(addresses_of(urls))
 
     async def _ask_for_progress(self) -> None:
-        question = bytes(WatchRequest(progress_request=WatchProgressRequest()))
+        question = bytes(etcd.WatchRequest(progress_request=etcd.WatchProgressRequest()))
         while True:  # until cancelled
             await asyncio.sleep(self._progress_s)
             for stream in list(self._watching):
@@ -162,57 +140,59 @@ class EtcdClient:
 
     # --- keys ------------------------------------------------------------------------------
 
-    async def range(self, request: RangeRequest) -> RangeResponse:
+    async def range(self, request: etcd.RangeRequest) -> etcd.RangeResponse:
         """Reads."""
-        return await self._call(_KV + "Range", request, RangeResponse(), is_read=True)
+        return await self._call(_KV + "Range", request, etcd.RangeResponse(), is_read=True)
 
-    async def put(self, request: PutRequest) -> PutResponse:
+    async def put(self, request: etcd.PutRequest) -> etcd.PutResponse:
         """Sets a key."""
-        return await self._call(_KV + "Put", request, PutResponse())
+        return await self._call(_KV + "Put", request, etcd.PutResponse())
 
-    async def delete_range(self, request: DeleteRangeRequest) -> DeleteRangeResponse:
+    async def delete_range(self, request: etcd.DeleteRangeRequest) -> etcd.DeleteRangeResponse:
         """Removes keys."""
-        return await self._call(_KV + "DeleteRange", request, DeleteRangeResponse())
+        return await self._call(_KV + "DeleteRange", request, etcd.DeleteRangeResponse())
 
-    async def txn(self, request: TxnRequest) -> TxnResponse:
+    async def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         """Compares, and then reads and writes, all in one moment."""
         ops = (*request.success, *request.failure)
         is_read = all(op.request_range is not None for op in ops)
-        return await self._call(_KV + "Txn", request, TxnResponse(), is_read=is_read)
+        return await self._call(_KV + "Txn", request, etcd.TxnResponse(), is_read=is_read)
 
     # --- leases ----------------------------------------------------------------------------
 
     async def grant(self, number: int, ttl_s: int) -> tuple[int, int]:
         """Begins a lease; its number and seconds to live. Number 0 leaves the choice to etcd."""
-        request = LeaseGrantRequest(ttl=ttl_s, id=number)
-        answer = await self._call(_LEASE + "LeaseGrant", request, LeaseGrantResponse())
+        request = etcd.LeaseGrantRequest(ttl=ttl_s, id=number)
+        answer = await self._call(_LEASE + "LeaseGrant", request, etcd.LeaseGrantResponse())
         if answer.error:
             raise EtcdRefused("UNKNOWN", answer.error)
         return answer.id, answer.ttl
 
     async def keep_alive(self, number: int) -> int:
         """Its seconds to live from now on; 0 if it is gone."""
-        request = LeaseKeepAliveRequest(id=number)
+        request = etcd.LeaseKeepAliveRequest(id=number)
         answer = await self._call(
-            _LEASE + "LeaseKeepAlive", request, LeaseKeepAliveResponse(), is_read=True
+            _LEASE + "LeaseKeepAlive", request, etcd.LeaseKeepAliveResponse(), is_read=True
         )
         return answer.ttl
 
     async def revoke(self, number: int) -> None:
         """Ends a lease, and removes what was bound to it."""
-        request = LeaseRevokeRequest(id=number)
-        await self._call(_LEASE + "LeaseRevoke", request, LeaseRevokeResponse())
+        request = etcd.LeaseRevokeRequest(id=number)
+        await self._call(_LEASE + "LeaseRevoke", request, etcd.LeaseRevokeResponse())
 
-    async def members(self) -> MemberListResponse:
+    async def members(self) -> etcd.MemberListResponse:
         """Who belongs to the cluster."""
         path = "/etcdserverpb.Cluster/MemberList"
-        return await self._call(path, MemberListRequest(), MemberListResponse(), is_read=True)
+        return await self._call(
+            path, etcd.MemberListRequest(), etcd.MemberListResponse(), is_read=True
+        )
 
     # --- watching --------------------------------------------------------------------------
 
     async def watch(
         self, key: bytes, range_end: bytes, since: int
-    ) -> AsyncGenerator[Sequence[Event], None]:
+    ) -> AsyncGenerator[Sequence[etcd.Event], None]:
         """The changes of a range from a revision on, those of a revision together.
 
         Raises Overtaken when the compaction has gone past it, UpstreamUnavailable when all
@@ -238,8 +218,8 @@ class EtcdClient:
 
     async def _watched(
         self, endpoint: Endpoint, key: bytes, range_end: bytes, since: int
-    ) -> AsyncGenerator[WatchResponse, None]:
-        create = WatchCreateRequest(key=key, range_end=range_end, start_revision=since)
+    ) -> AsyncGenerator[etcd.WatchResponse, None]:
+        create = etcd.WatchCreateRequest(key=key, range_end=range_end, start_revision=since)
         async with self._channel(endpoint).request(
             "/etcdserverpb.Watch/Watch",
             Cardinality.STREAM_STREAM,
@@ -249,7 +229,7 @@ class EtcdClient:
         ) as stream:
             async with asyncio.timeout(self._deadline_s):
                 with woken_cleanly():
-                    await stream.send_message(bytes(WatchRequest(create_request=create)))
+                    await stream.send_message(bytes(etcd.WatchRequest(create_request=create)))
                     await stream.recv_initial_metadata()
             self._watching.add(stream)
             try:
@@ -264,13 +244,13 @@ class EtcdClient:
             finally:
                 self._watching.discard(stream)
 
-    async def _next_answer(self, stream: Stream[bytes, bytes]) -> WatchResponse:
+    async def _next_answer(self, stream: Stream[bytes, bytes]) -> etcd.WatchResponse:
         async with asyncio.timeout(self._silence_s):
             with woken_cleanly():
                 message = await stream.recv_message()
         if message is None:
             raise ConnectionError("the watch was ended")
-        return understood(WatchResponse(), message)
+        return understood(etcd.WatchResponse(), message)
 
     # --- calling ---------------------------------------------------------------------------
 
@@ -336,5 +316,5 @@ class _Unsent(Exception):
     """The request has certainly not been received."""
 
 
-def _newest(events: Sequence[Event]) -> int:
+def _newest(events: Sequence[etcd.Event]) -> int:
     return max((event.kv.mod_revision for event in events if event.kv is not None), default=0)

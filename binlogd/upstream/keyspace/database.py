@@ -73,7 +73,15 @@ class KeyspaceDatabase:
     def __init__(self, path: Path) -> None:
         """Opens or makes the tables, in the file of an open `UpstreamStore`, which looks at every
         page of it: once is enough."""
-        self._connection = _connected(path)
+        self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+        try:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_SCHEMA)
+            self._take_over()
+        except (sqlite3.Error, ValueError):
+            self.close()
+            raise
 
     def close(self) -> None:
         """Closes the connection."""
@@ -163,6 +171,19 @@ class KeyspaceDatabase:
         """Forgets it."""
         self._connection.execute("DELETE FROM keyspace_leases WHERE id = ?", (number,))
 
+    def _take_over(self) -> None:
+        """The nodes of a file that was made before they stood in a keyspace."""
+        with self.transaction():
+            columns = [each[1] for each in self._connection.execute("PRAGMA table_info(nodes)")]
+            if not columns:
+                return
+            rows = self._connection.execute("SELECT * FROM nodes ORDER BY kind, node_id").fetchall()
+            for revision, row in enumerate(rows, FIRST_REVISION + 1):
+                node = NodeStatus(**dict(zip(columns, row, strict=True)))
+                key = node_key(node.kind, node.node_id)
+                self.add([KeyVersion(key, revision, revision, 1, entry_json(node), 0)], revision)
+            self._connection.execute("DROP TABLE nodes")
+
     def _mark(self, name: str, absent: int) -> int:
         rows = self._connection.execute(
             "SELECT DISTINCT value FROM keyspace_marks WHERE name IN (?, ?)", (name, name + COPY)
@@ -178,19 +199,6 @@ class KeyspaceDatabase:
         )
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(_SCHEMA)
-        _take_over(connection)
-    except (sqlite3.Error, ValueError):
-        connection.close()
-        raise
-    return connection
-
-
 def _checked(checksum: int | None, *row: Any) -> KeyVersion:
     """Raises sqlite3.DatabaseError for one that is not as it was added."""
     version = KeyVersion(*row)
@@ -201,28 +209,3 @@ def _checked(checksum: int | None, *row: Any) -> KeyVersion:
 
 def _sum_of(version: KeyVersion) -> int:
     return int(google_crc32c.value(repr(astuple(version)).encode()))
-
-
-def _take_over(connection: sqlite3.Connection) -> None:
-    """The nodes of a file that was made before they stood in a keyspace."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        columns = [column[1] for column in connection.execute("PRAGMA table_info(nodes)")]
-        if columns:
-            for revision, row in enumerate(
-                connection.execute("SELECT * FROM nodes ORDER BY kind, node_id").fetchall(),
-                FIRST_REVISION + 1,
-            ):
-                node = NodeStatus(**dict(zip(columns, row, strict=True)))
-                connection.execute(
-                    f"INSERT INTO keyspace (sub, {_COLUMNS}) VALUES (0, ?, ?, ?, 1, ?, 0)",
-                    (node_key(node.kind, node.node_id), revision, revision, entry_json(node)),
-                )
-                connection.execute(
-                    "INSERT OR REPLACE INTO keyspace_marks VALUES ('revision', ?)", (revision,)
-                )
-            connection.execute("DROP TABLE nodes")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise

@@ -14,27 +14,7 @@ from collections.abc import Container, Sequence
 
 from binlogd.errors import EtcdRefused
 from binlogd.upstream.keyspace.versions import EVERYTHING, Draft, KeyVersion, is_within
-from binlogd.wire.generated.etcdserverpb import (
-    Compare,
-    CompareCompareResult,
-    CompareCompareTarget,
-    DeleteRangeRequest,
-    DeleteRangeResponse,
-    Event,
-    EventEventType,
-    KeyValue,
-    PutRequest,
-    PutResponse,
-    RangeRequest,
-    RangeRequestSortOrder,
-    RangeRequestSortTarget,
-    RangeResponse,
-    RequestOp,
-    ResponseHeader,
-    ResponseOp,
-    TxnRequest,
-    TxnResponse,
-)
+from binlogd.wire.generated import etcdserverpb as etcd
 
 OPS_MAX = 128
 STANDS_IN = "binlogd stands in for PD"
@@ -44,29 +24,29 @@ _DUPLICATE = "etcdserver: duplicate key given in txn request"
 _NOT_HERE = "its etcd keeps a registry; of a range, a put and a transaction it does not know "
 
 _SORTED_BY = {
-    RangeRequestSortTarget.VERSION: "version",
-    RangeRequestSortTarget.CREATE: "create_revision",
-    RangeRequestSortTarget.MOD: "mod_revision",
-    RangeRequestSortTarget.VALUE: "value",
+    etcd.RangeRequestSortTarget.VERSION: "version",
+    etcd.RangeRequestSortTarget.CREATE: "create_revision",
+    etcd.RangeRequestSortTarget.MOD: "mod_revision",
+    etcd.RangeRequestSortTarget.VALUE: "value",
 }
 _COMPARED = {
-    CompareCompareTarget.CREATE: "create_revision",
-    CompareCompareTarget.MOD: "mod_revision",
-    CompareCompareTarget.VALUE: "value",
-    CompareCompareTarget.LEASE: "lease",
+    etcd.CompareCompareTarget.CREATE: "create_revision",
+    etcd.CompareCompareTarget.MOD: "mod_revision",
+    etcd.CompareCompareTarget.VALUE: "value",
+    etcd.CompareCompareTarget.LEASE: "lease",
 }
 _HOLDS = {
-    CompareCompareResult.EQUAL: operator.eq,
-    CompareCompareResult.GREATER: operator.gt,
-    CompareCompareResult.LESS: operator.lt,
-    CompareCompareResult.NOT_EQUAL: operator.ne,
+    etcd.CompareCompareResult.EQUAL: operator.eq,
+    etcd.CompareCompareResult.GREATER: operator.gt,
+    etcd.CompareCompareResult.LESS: operator.lt,
+    etcd.CompareCompareResult.NOT_EQUAL: operator.ne,
 }
 _ABSENT = KeyVersion(key=b"", mod_revision=0)
 
 
-def key_value(version: KeyVersion) -> KeyValue:
+def key_value(version: KeyVersion) -> etcd.KeyValue:
     """A version as it goes over the wire; of a deletion etcd says the key and the revision."""
-    return KeyValue(
+    return etcd.KeyValue(
         key=version.key,
         create_revision=version.create_revision,
         mod_revision=version.mod_revision,
@@ -76,10 +56,10 @@ def key_value(version: KeyVersion) -> KeyValue:
     )
 
 
-def event(change: KeyVersion) -> Event:
+def event(change: KeyVersion) -> etcd.Event:
     """A change as a watch tells it."""
-    kind = EventEventType.PUT if change.is_live else EventEventType.DELETE
-    return Event(type=EventEventType(kind), kv=key_value(change))
+    kind = etcd.EventEventType.PUT if change.is_live else etcd.EventEventType.DELETE
+    return etcd.Event(type=etcd.EventEventType(kind), kv=key_value(change))
 
 
 def is_empty_range(start: bytes, end: bytes) -> bool:
@@ -87,7 +67,7 @@ def is_empty_range(start: bytes, end: bytes) -> bool:
     return bool(end) and end != EVERYTHING and end <= start
 
 
-def check_txn(request: TxnRequest) -> None:
+def check_txn(request: etcd.TxnRequest) -> None:
     """What can be said of a transaction without a look at the keys. Raises EtcdRefused."""
     if max(len(request.compare), len(request.success), len(request.failure)) > OPS_MAX:
         raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: too many operations in txn request")
@@ -99,14 +79,14 @@ def check_txn(request: TxnRequest) -> None:
         _check_once(ops)
 
 
-def _key_of(op: RequestOp) -> bytes:
+def _key_of(op: etcd.RequestOp) -> bytes:
     if op.request_txn is not None:
         raise _not_here("a transaction within a transaction")
     found = op.request_range or op.request_put or op.request_delete_range
     return found.key if found is not None else b""
 
 
-def _check_once(ops: Sequence[RequestOp]) -> None:
+def _check_once(ops: Sequence[etcd.RequestOp]) -> None:
     """No key may change twice."""
     deleted = [each for op in ops if (each := op.request_delete_range) is not None]
     put: set[bytes] = set()
@@ -133,7 +113,7 @@ class Deciding:
         self.draft, self._leases = draft, leases
         self._before = draft.revision
 
-    def range(self, request: RangeRequest) -> RangeResponse:
+    def range(self, request: etcd.RangeRequest) -> etcd.RangeResponse:
         """Reads what is there now."""
         _require_key(request.key)
         if request.revision not in (0, self._before):
@@ -143,7 +123,7 @@ class Deciding:
         found = self.draft.range(request.key, request.range_end)
         return ranged(request, found, self.draft.revision)
 
-    def put(self, request: PutRequest) -> PutResponse:
+    def put(self, request: etcd.PutRequest) -> etcd.PutResponse:
         """Sets a key."""
         _require_key(request.key)
         if request.ignore_value or request.ignore_lease:
@@ -151,40 +131,40 @@ class Deciding:
         if request.lease and request.lease not in self._leases:
             raise EtcdRefused("NOT_FOUND", "etcdserver: requested lease not found")
         before = self.draft.put(request.key, request.value, request.lease)
-        return PutResponse(
+        return etcd.PutResponse(
             header=self._header(),
             prev_kv=key_value(before) if before is not None and request.prev_kv else None,
         )
 
-    def delete(self, request: DeleteRangeRequest) -> DeleteRangeResponse:
+    def delete(self, request: etcd.DeleteRangeRequest) -> etcd.DeleteRangeResponse:
         """Removes a range."""
         _require_key(request.key)
         gone = self.draft.delete(request.key, request.range_end)
-        return DeleteRangeResponse(
+        return etcd.DeleteRangeResponse(
             header=self._header(),
             deleted=len(gone),
             prev_kvs=[key_value(each) for each in gone] if request.prev_kv else [],
         )
 
-    def txn(self, request: TxnRequest) -> TxnResponse:
+    def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         """Compares, and then reads and writes."""
         succeeded = all(self._is_met(compare) for compare in request.compare)
         answers = [self._one(op) for op in (request.success if succeeded else request.failure)]
-        return TxnResponse(header=self._header(), succeeded=succeeded, responses=answers)
+        return etcd.TxnResponse(header=self._header(), succeeded=succeeded, responses=answers)
 
-    def _one(self, op: RequestOp) -> ResponseOp:
+    def _one(self, op: etcd.RequestOp) -> etcd.ResponseOp:
         if op.request_range is not None:
-            return ResponseOp(response_range=self.range(op.request_range))
+            return etcd.ResponseOp(response_range=self.range(op.request_range))
         if op.request_put is not None:
-            return ResponseOp(response_put=self.put(op.request_put))
+            return etcd.ResponseOp(response_put=self.put(op.request_put))
         assert op.request_delete_range is not None, "checked by check_txn"
-        return ResponseOp(response_delete_range=self.delete(op.request_delete_range))
+        return etcd.ResponseOp(response_delete_range=self.delete(op.request_delete_range))
 
-    def _is_met(self, compare: Compare) -> bool:
+    def _is_met(self, compare: etcd.Compare) -> bool:
         found = self.draft.range(compare.key, compare.range_end)
         if not found:
             # no value can be said to equal or differ from one that is not there
-            if compare.target == CompareCompareTarget.VALUE:
+            if compare.target == etcd.CompareCompareTarget.VALUE:
                 return False
             found = [_ABSENT]
         name = _COMPARED.get(compare.target, "version")
@@ -193,16 +173,18 @@ class Deciding:
         values = [getattr(version, name) for version in found]
         return all(holds(value, given or type(value)()) for value in values)
 
-    def _header(self) -> ResponseHeader:
-        return ResponseHeader(revision=self.draft.revision)
+    def _header(self) -> etcd.ResponseHeader:
+        return etcd.ResponseHeader(revision=self.draft.revision)
 
 
-def ranged(request: RangeRequest, found: list[KeyVersion], revision: int) -> RangeResponse:
+def ranged(
+    request: etcd.RangeRequest, found: list[KeyVersion], revision: int
+) -> etcd.RangeResponse:
     """The answer to a read, of all that its range has."""
-    answer = RangeResponse(header=ResponseHeader(revision=revision), count=len(found))
+    answer = etcd.RangeResponse(header=etcd.ResponseHeader(revision=revision), count=len(found))
     if request.count_only:
         return answer
-    is_sorted = request.sort_order != RangeRequestSortOrder.NONE
+    is_sorted = request.sort_order != etcd.RangeRequestSortOrder.NONE
     limit, newest = max(request.limit, 0), request.max_create_revision
     if limit and not is_sorted and not newest:
         found = found[: limit + 1]  # what is not fetched is not sorted either
@@ -210,7 +192,7 @@ def ranged(request: RangeRequest, found: list[KeyVersion], revision: int) -> Ran
         found = [version for version in found if version.create_revision <= newest]
     name = _SORTED_BY.get(request.sort_target, "key")
     if is_sorted or name != "key":
-        is_reverse = request.sort_order == RangeRequestSortOrder.DESCEND
+        is_reverse = request.sort_order == etcd.RangeRequestSortOrder.DESCEND
         found.sort(key=operator.attrgetter(name), reverse=is_reverse)
     answer.more = bool(limit) and len(found) > limit
     answer.kvs = [key_value(version) for version in (found[:limit] if limit else found)]

@@ -29,27 +29,19 @@ import structlog
 
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.host.threads import Threads
+from binlogd.telemetry.exposition import Exposition
 from binlogd.upstream.keyspace import requests
 from binlogd.upstream.keyspace.database import EtcdIdentity, KeyspaceDatabase
 from binlogd.upstream.keyspace.requests import Deciding
 from binlogd.upstream.keyspace.versions import Draft, Keyspace, KeyVersion, Leases
-from binlogd.wire.generated.etcdserverpb import (
-    DeleteRangeRequest,
-    DeleteRangeResponse,
-    Event,
-    PutRequest,
-    PutResponse,
-    RangeRequest,
-    RangeResponse,
-    ResponseHeader,
-    TxnRequest,
-    TxnResponse,
-)
+from binlogd.wire.generated import etcdserverpb as etcd
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Answer = TypeVar("Answer", RangeResponse, PutResponse, DeleteRangeResponse, TxnResponse)
+Answer = TypeVar(
+    "Answer", etcd.RangeResponse, etcd.PutResponse, etcd.DeleteRangeResponse, etcd.TxnResponse
+)
 
 _NO_SPACE = "etcdserver: mvcc: database space exceeded"
 LOOK_AGAIN_S = 1.0
@@ -65,17 +57,6 @@ class KeyspaceLimits(msgspec.Struct, frozen=True):
     history_revisions: int = 1_000  # 17 minutes of a node's heartbeats
     history_bytes: int = 32 << 20
     watch_revisions_max: int = 1_000  # of one look
-
-
-class KeyspaceStatistics(msgspec.Struct, frozen=True):
-    """Of this process since its start; levels are of now."""
-
-    revision: int
-    keys: int
-    live_bytes: int
-    leases: int
-    leases_expired: int
-    writes: int
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -141,24 +122,24 @@ class KeyspaceStore:
 
     # --- keys ------------------------------------------------------------------------------
 
-    async def range(self, request: RangeRequest) -> RangeResponse:
+    async def range(self, request: etcd.RangeRequest) -> etcd.RangeResponse:
         """Reads."""
 
-        def read() -> RangeResponse:
+        def read() -> etcd.RangeResponse:
             self._look()
             return self._named(Deciding(Draft(self._keyspace), self._leases).range(request))
 
         return await self._run(read)
 
-    async def put(self, request: PutRequest) -> PutResponse:
+    async def put(self, request: etcd.PutRequest) -> etcd.PutResponse:
         """Sets a key."""
         return await self._run(lambda: self._named(self._write(lambda on: on.put(request))))
 
-    async def delete_range(self, request: DeleteRangeRequest) -> DeleteRangeResponse:
+    async def delete_range(self, request: etcd.DeleteRangeRequest) -> etcd.DeleteRangeResponse:
         """Removes keys."""
         return await self._run(lambda: self._named(self._write(lambda on: on.delete(request))))
 
-    async def txn(self, request: TxnRequest) -> TxnResponse:
+    async def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         """Compares, and then reads and writes, all in one moment."""
         requests.check_txn(request)
         return await self._run(lambda: self._named(self._write(lambda on: on.txn(request))))
@@ -225,7 +206,7 @@ class KeyspaceStore:
 
     async def watch(
         self, key: bytes, range_end: bytes, since: int
-    ) -> AsyncGenerator[Sequence[Event], None]:
+    ) -> AsyncGenerator[Sequence[etcd.Event], None]:
         """The changes of a range from a revision on, those of a revision together.
 
         Raises Overtaken when the compaction has gone past it.
@@ -268,25 +249,24 @@ class KeyspaceStore:
         finally:
             self._listeners.discard(changed)
 
-    def header(self, revision: int = 0) -> ResponseHeader:
+    def header(self, revision: int = 0) -> etcd.ResponseHeader:
         """Of an answer, at a revision or the newest."""
-        return ResponseHeader(
+        return etcd.ResponseHeader(
             cluster_id=self.identity.cluster,
             member_id=self.identity.member,
             revision=revision or self._keyspace.revision,
             raft_term=1,
         )
 
-    def statistics(self) -> KeyspaceStatistics:
-        """Levels and counters; cheap."""
-        return KeyspaceStatistics(
-            revision=self._keyspace.revision,
-            keys=self._keyspace.live_keys,
-            live_bytes=self._keyspace.live_bytes,
-            leases=len(self._leases),
-            leases_expired=self._expired,
-            writes=self._writes,
-        )
+    def say(self, out: Exposition) -> None:
+        """Its metrics; names and meanings stand in docs/METRICS.md as well."""
+        keys, expired = self._keyspace, self._expired
+        out.gauge("binlogd_registry_revision", "Newest revision of the registry.", keys.revision)
+        out.gauge("binlogd_registry_keys", "Keys in the registry.", keys.live_keys)
+        out.gauge("binlogd_registry_bytes", "Bytes of keys and values in it.", keys.live_bytes)
+        out.gauge("binlogd_registry_leases", "Leases that are alive.", len(self._leases))
+        out.counter("binlogd_registry_leases_expired", "Leases that nobody kept alive.", expired)
+        out.counter("binlogd_registry_writes", "Revisions made here.", self._writes)
 
     # --- in the thread ---------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, PdLimits, Way, reason
 from binlogd.upstream.pd.members import STANDS_IN, Address
-from binlogd.upstream.tikv.regions import LocatedRegion
+from binlogd.upstream.tikv.regions import Region
 from binlogd.wire.generated import metapb, pdpb
 from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
 
@@ -35,6 +35,12 @@ _NOBODY = "binlogd_look"
 """A service that holds nothing, so that letting go changes nothing; the answer is what is asked."""
 
 T = TypeVar("T")
+
+
+class _Request(Protocol):
+    header: pdpb.RequestHeader
+
+    def __bytes__(self) -> bytes: ...
 
 
 class _Answer(Message, Protocol):
@@ -122,47 +128,33 @@ class PdClient:
         """Of every request but GetMembers."""
         return pdpb.RequestHeader(cluster_id=self._leader.cluster_id or 0)
 
-    async def region(self, key: bytes) -> LocatedRegion | None:
-        """The region of a key in memcomparable form; None: PD knows none at this moment."""
-
-        def request() -> pdpb.GetRegionRequest:
-            return pdpb.GetRegionRequest(header=self.header(), region_key=key)
-
+    async def region(self, key: bytes) -> Region | None:
+        """See RegionDirectory."""
+        request = pdpb.GetRegionRequest(region_key=key)
         answer = await self._call("GetRegion", request, pdpb.GetRegionResponse)
-        if not answer.region.id:
-            return None
-        return LocatedRegion(answer.region, answer.leader if answer.leader.store_id else None)
+        return Region.of(answer.region, answer.leader) if answer.region.id else None
 
     async def has_tikv(self) -> bool:
         """Whether there is a TiKV that keeps transactions: there is none behind a PD before its
         first one, and none behind a binlogd that stands in for PD."""
-
-        async def ask(way: Way) -> bool:
-            request = pdpb.GetAllStoresRequest(header=self.header(), exclude_tombstone_stores=True)
-            answer = await self._once_asked(way, "GetAllStores", request, pdpb.GetAllStoresResponse)
-            self.check("GetAllStores", answer.header)
-            return any(STANDS_IN not in store.labels for store in answer.stores)
-
+        request = pdpb.GetAllStoresRequest(exclude_tombstone_stores=True)
         try:
-            return await self.asked("GetAllStores", ask, self.limits.question_s)
+            answer = await self._call("GetAllStores", request, pdpb.GetAllStoresResponse)
         except _NoTikvYet:
             return False
+        return any(STANDS_IN not in store.labels for store in answer.stores)
 
     async def store(self, store_id: int) -> metapb.Store | None:
         """A store of TiKV, also one that is gone for good; None: there never was one."""
-
-        def request() -> pdpb.GetStoreRequest:
-            return pdpb.GetStoreRequest(header=self.header(), store_id=store_id)
+        request = pdpb.GetStoreRequest(store_id=store_id)
 
         async def ask(way: Way) -> pdpb.GetStoreResponse:
             try:
-                answer = await self._once_asked(way, "GetStore", request(), pdpb.GetStoreResponse)
+                return await self._once_asked(way, "GetStore", request, pdpb.GetStoreResponse)
             except GRPCError as error:
                 if not (error.message or "").startswith(_STORE_UNKNOWN):
                     raise
                 return pdpb.GetStoreResponse()  # as PD says it up to 5.4
-            self.check("GetStore", answer.header)
-            return answer
 
         answer = await self.asked("GetStore", ask, self.limits.question_s)
         return answer.store if answer.store.id else None
@@ -177,11 +169,9 @@ class PdClient:
         asked for only where the own one says nothing against `ts`. Source: TiDB
         store/gcworker/gc_worker.go, checkPrepare and runGCJob.
         """
-
-        def request() -> pdpb.GetGcSafePointRequest:
-            return pdpb.GetGcSafePointRequest(header=self.header())
-
-        answer = await self._call("GetGCSafePoint", request, pdpb.GetGcSafePointResponse)
+        answer = await self._call(
+            "GetGCSafePoint", pdpb.GetGcSafePointRequest(), pdpb.GetGcSafePointResponse
+        )
         if answer.safe_point > ts:
             return Tso(answer.safe_point)
         return max(Tso(answer.safe_point), await self.hold_gc(_NOBODY, NO_TS, 0))
@@ -191,12 +181,9 @@ class PdClient:
 
         Returns the lowest timestamp that somebody holds: above `ts`, it came too late.
         """
-
-        def request() -> pdpb.UpdateServiceGcSafePointRequest:
-            return pdpb.UpdateServiceGcSafePointRequest(
-                header=self.header(), service_id=service.encode(), ttl=ttl_s, safe_point=ts
-            )
-
+        request = pdpb.UpdateServiceGcSafePointRequest(
+            service_id=service.encode(), ttl=ttl_s, safe_point=ts
+        )
         answer = await self._call(
             "UpdateServiceGCSafePoint", request, pdpb.UpdateServiceGcSafePointResponse
         )
@@ -204,19 +191,16 @@ class PdClient:
 
     # --- asking -----------------------------------------------------------------------------
 
-    async def _call(
-        self, method: str, request: Callable[[], SupportsBytes], kind: Callable[[], A]
-    ) -> A:
-        async def ask(way: Way) -> A:
-            answer = await self._once_asked(way, method, request(), kind)
-            self.check(method, answer.header)
-            return answer
+    async def _call(self, method: str, request: _Request, kind: Callable[[], A]) -> A:
+        def ask(way: Way) -> Awaitable[A]:
+            return self._once_asked(way, method, request, kind)
 
         return await self.asked(method, ask, self.limits.question_s)
 
     async def _once_asked(
-        self, way: Way, method: str, request: SupportsBytes, kind: Callable[[], A]
+        self, way: Way, method: str, request: _Request, kind: Callable[[], A]
     ) -> A:
+        request.header = self.header()  # as far as the cluster is known by now
         answer = understood(kind(), await self._raw(way, f"/pdpb.PD/{method}", request))
         if answer.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED:
             if await self._is_recorded(way):
@@ -225,6 +209,7 @@ class PdClient:
                 f"PD {method}: NOT_BOOTSTRAPPED: no TiKV has joined this PD yet"
                 f" (upstream.pd-urls: {self._given})"
             )
+        self.check(method, answer.header)
         return answer
 
     async def _is_recorded(self, way: Way) -> bool:

@@ -19,32 +19,18 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.ports import TsoSource
 from binlogd.tidb.meta_keys import KeyRange
 from binlogd.tso import Tso, physical_ms
+from binlogd.upstream.tikv.fate import DECIDED
 from binlogd.upstream.tikv.pairs import Pair, ScanAnswer
 from binlogd.upstream.tikv.reaction import LOCKED, NOT_READY, Patience
 from binlogd.upstream.tikv.regions import RegionDirectory
 from binlogd.upstream.tikv.router import RegionRouter, RouterStatistics
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.wire.generated import kvrpcpb
-from binlogd.wire.generated.kvrpcpb import (
-    Action,
-    CheckTxnStatusRequest,
-    CheckTxnStatusResponse,
-    GetRequest,
-    GetResponse,
-    LockInfo,
-    MvccGetByKeyRequest,
-    MvccGetByKeyResponse,
-    MvccInfo,
-    ResolveLockRequest,
-    ResolveLockResponse,
-    ScanRequest,
-)
 
 _SCAN_PAIRS = 64
 """Of one answer. The JSON of a table of thousands of columns has megabytes."""
 _SCAN_KEYS = 1024
 """Of one answer without values."""
-_DECIDED = (Action.NoAction, Action.TTLExpireRollback, Action.LockNotExistRollback)
 
 T = TypeVar("T")
 
@@ -93,8 +79,10 @@ class TikvClient:
 
         async def once(patience: Patience) -> bytes | None:
             while True:  # until no lock is met, or the deadline
-                request = GetRequest(key=key, version=ts)
-                answer, _ = await self._router.ask(key, request, GetResponse, "KvGet", patience)
+                request = kvrpcpb.GetRequest(key=key, version=ts)
+                answer, _ = await self._router.ask(
+                    key, request, kvrpcpb.GetResponse, "KvGet", patience
+                )
                 if answer.error is None:
                     return None if answer.not_found else answer.value
                 await self._pass(answer.error, ts, patience)
@@ -130,26 +118,30 @@ class TikvClient:
 
         return await self._in_time(f"the region of key {key.hex()}", once)
 
-    async def records(self, key: bytes) -> MvccInfo:
+    async def records(self, key: bytes) -> kvrpcpb.MvccInfo:
         """All that TiKV has of a key: its lock, its writes and rollbacks."""
 
-        async def once(patience: Patience) -> MvccInfo:
+        async def once(patience: Patience) -> kvrpcpb.MvccInfo:
             answer, _ = await self._router.ask(
-                key, MvccGetByKeyRequest(key=key), MvccGetByKeyResponse, "MvccGetByKey", patience
+                key,
+                kvrpcpb.MvccGetByKeyRequest(key=key),
+                kvrpcpb.MvccGetByKeyResponse,
+                "MvccGetByKey",
+                patience,
             )
             if answer.error:
                 raise UpstreamUnavailable(f"TiKV: the records of key {key.hex()}: {answer.error}")
-            return answer.info if answer.info is not None else MvccInfo()
+            return answer.info if answer.info is not None else kvrpcpb.MvccInfo()
 
         return await self._in_time(f"the records of key {key.hex()}", once)
 
     async def check(
         self, primary: bytes, start_ts: Tso, now: Tso, *, makes_rollback: bool
-    ) -> CheckTxnStatusResponse:
+    ) -> kvrpcpb.CheckTxnStatusResponse:
         """Has TiKV decide on a transaction: an expired lock is rolled back, and with
         `makes_rollback` what is absent as well, so that it never can commit."""
 
-        async def once(patience: Patience) -> CheckTxnStatusResponse:
+        async def once(patience: Patience) -> kvrpcpb.CheckTxnStatusResponse:
             # a later caller_start_ts would push what still runs
             return await self._check(
                 primary, start_ts, patience, caller=start_ts, now=now, makes_rollback=makes_rollback
@@ -193,12 +185,8 @@ class TikvClient:
         """What the first key's region has, or the first of it, and where to go on."""
         most = _SCAN_KEYS if only_keys else _SCAN_PAIRS
         while True:  # until no lock is met, or the deadline
-            request = ScanRequest(
-                start_key=keys.begin,
-                end_key=keys.end,
-                limit=most,
-                version=ts,
-                key_only=only_keys,
+            request = kvrpcpb.ScanRequest(
+                start_key=keys.begin, end_key=keys.end, limit=most, version=ts, key_only=only_keys
             )
             answer, region = await self._router.ask(
                 keys.begin, request, ScanAnswer, "KvScan", patience
@@ -229,7 +217,7 @@ class TikvClient:
                 f"key {lock.key.hex()} is locked by transaction start_ts {lock.lock_version}{how}",
             )
 
-    async def _resolve(self, lock: LockInfo, ts: Tso, patience: Patience) -> bool:
+    async def _resolve(self, lock: kvrpcpb.LockInfo, ts: Tso, patience: Patience) -> bool:
         """Whether the lock is gone. One whose time is not over is left alone; so is one of an async
         commit, whose fate its other keys decide: its TiDB, the next one that reads the key, or
         garbage collection resolves it. Who writes binlogs commits in two phases; but a DDL has
@@ -244,13 +232,13 @@ class TikvClient:
         status = await self._check(
             lock.primary_lock, start_ts, patience, caller=ts, now=now, makes_rollback=True
         )
-        if status.error is not None or status.lock_ttl or status.action not in _DECIDED:
+        if status.error is not None or status.lock_ttl or status.action not in DECIDED:
             return False
-        request = ResolveLockRequest(
+        request = kvrpcpb.ResolveLockRequest(
             start_version=start_ts, commit_version=status.commit_version, keys=[lock.key]
         )
         answer, _ = await self._router.ask(
-            lock.key, request, ResolveLockResponse, "KvResolveLock", patience
+            lock.key, request, kvrpcpb.ResolveLockResponse, "KvResolveLock", patience
         )
         self._locks_resolved += answer.error is None
         return answer.error is None
@@ -264,8 +252,8 @@ class TikvClient:
         caller: Tso,
         now: Tso,
         makes_rollback: bool,
-    ) -> CheckTxnStatusResponse:
-        request = CheckTxnStatusRequest(
+    ) -> kvrpcpb.CheckTxnStatusResponse:
+        request = kvrpcpb.CheckTxnStatusRequest(
             primary_key=primary,
             lock_ts=start_ts,
             caller_start_ts=caller,
@@ -273,6 +261,6 @@ class TikvClient:
             rollback_if_not_exist=makes_rollback,
         )
         answer, _ = await self._router.ask(
-            primary, request, CheckTxnStatusResponse, "KvCheckTxnStatus", patience
+            primary, request, kvrpcpb.CheckTxnStatusResponse, "KvCheckTxnStatus", patience
         )
         return answer

@@ -30,15 +30,12 @@ from dataclasses import dataclass
 from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
 from binlogd.tso import Tso, physical_ms, plus_ms
 from binlogd.upstream.mvcc import KeyHistory, Version, status_of
-from binlogd.wire.generated.kvrpcpb import (
-    Action,
-    CheckTxnStatusResponse,
-    MvccInfo,
-    MvccWrite,
-)
+from binlogd.wire.generated.kvrpcpb import Action, CheckTxnStatusResponse, MvccInfo, MvccWrite
 
 YOUNG_S = 600.0
 """TiDB gives up a transaction after ten minutes; nobody is asked to roll back a younger one."""
+DECIDED = (Action.NoAction, Action.TTLExpireRollback, Action.LockNotExistRollback)
+"""What CheckTxnStatus does to a transaction whose fate it then says, if it leaves no lock."""
 GRACE_S = 10.0
 """A lock whose time is over is left to its writer for so long; so is a prewrite that is not there
 yet, of a statement that ran for more than ten minutes: its binlog may be faster."""
@@ -116,11 +113,9 @@ def from_check(start_ts: Tso, answer: CheckTxnStatusResponse) -> TxnStatus:
         return Committed(Tso(answer.commit_version))
     if answer.lock_ttl:
         return Pending(_of_lock(start_ts, answer))
-    match answer.action:
-        case Action.NoAction | Action.TTLExpireRollback | Action.LockNotExistRollback:
-            return RolledBack()
-        case _:
-            return Pending(f"TiKV has not decided on transaction start_ts {start_ts} yet")
+    if answer.action in DECIDED:
+        return RolledBack()
+    return Pending(f"TiKV has not decided on transaction start_ts {start_ts} yet")
 
 
 def _version(write: MvccWrite) -> Version:

@@ -18,19 +18,12 @@ from binlogd.tso import Tso
 from binlogd.wire.generated import metapb
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedRegion:
-    """A region and its leader as PD knows them; its bounds have PD's form."""
-
-    region: metapb.Region
-    leader: metapb.Peer | None
-
-
 class RegionDirectory(Protocol):
     """PD, as a client of TiKV needs it. Every method raises UpstreamUnavailable."""
 
-    async def region(self, key: bytes) -> LocatedRegion | None:
-        """The region of a key in PD's form (`pd_key`); None: PD knows none at this moment."""
+    async def region(self, key: bytes) -> Region | None:
+        """The region of a key in PD's form (`pd_key`); None: PD knows none at this moment. Raises
+        Corrupt, too."""
 
     async def store(self, store_id: int) -> metapb.Store | None:
         """A store, also one that is gone for good (Tombstone); None: there never was one."""

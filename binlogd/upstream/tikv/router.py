@@ -136,8 +136,7 @@ class RegionRouter:
                     if found is not None:
                         return found
                     self._look_ups += 1
-                    place = await self._places.region(pd_key(key))
-                region = Region.of(place.region, place.leader) if place is not None else None
+                    region = await self._places.region(pd_key(key))
             except (Unavailable, Corrupt) as error:
                 await self.wait(patience, PLACES, str(error))
                 continue

@@ -11,7 +11,6 @@ ListTables; tidb-binlog drainer/util.go, loadHistoryDDLJobs, loadTableInfos.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import msgspec
@@ -22,7 +21,7 @@ from binlogd.ports import TsoSource
 from binlogd.tidb import meta_keys
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.meta_keys import KeyRange
-from binlogd.tidb.model import Database, Table, database_from_json, table_from_json
+from binlogd.tidb.model import Table, database_from_json, table_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.upstream.history import HistoryLimits, stored_job
@@ -81,19 +80,6 @@ class TikvJobs:
         yield some
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaAt:
-    """All databases and tables as of a timestamp; a table with the id of its database."""
-
-    version: int
-    databases: tuple[Database, ...]
-    tables: tuple[tuple[int, Table], ...]
-
-    def tracker(self) -> SchemaTracker:
-        """A tracker that goes on from here."""
-        return SchemaTracker.of_tables(self.version, self.databases, self.tables)
-
-
 class TikvSchema:
     """All tables at once, without the jobs that made them."""
 
@@ -102,12 +88,7 @@ class TikvSchema:
         self._client, self._places, self._service = client, places, service
 
     async def tracker(self, ts: Tso) -> SchemaTracker | None:
-        """What goes on from there; see `at`."""
-        found = await self.at(ts)
-        return found.tracker() if found is not None else None
-
-    async def at(self, ts: Tso) -> SchemaAt | None:
-        """The schema as of `ts`; None if garbage collection has passed it.
+        """What goes on from the schema as of `ts`; None if garbage collection has passed it.
 
         Raises UpstreamUnavailable, Corrupt.
         """
@@ -130,7 +111,7 @@ class TikvSchema:
         except UpstreamUnavailable as error:  # what was read is whole, and the hold ends by itself
             log.warning("gc_hold_left", ts=ts, ends_after_s=_HOLD_S, cause=str(error))
 
-    async def _read(self, ts: Tso) -> SchemaAt:
+    async def _read(self, ts: Tso) -> SchemaTracker:
         version = await self._client.get(meta_keys.string_key(meta_keys.SCHEMA_VERSION), ts)
         databases = [
             database_from_json(raw) for _, raw in await self._fields(meta_keys.DATABASES, ts)
@@ -141,7 +122,7 @@ class TikvSchema:
                 if meta_keys.table_id_of(field) is not None:
                     tables.append((database.id, table_from_json(raw)))
         log.info("schema_read", ts=ts, databases=len(databases), tables=len(tables))
-        return SchemaAt(_number(version), tuple(databases), tuple(tables))
+        return SchemaTracker.of_tables(_number(version), databases, tables)
 
     async def _fields(self, name: bytes, ts: Tso) -> list[tuple[bytes, bytes]]:
         found = []

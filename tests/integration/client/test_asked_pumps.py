@@ -77,3 +77,12 @@ async def test_what_is_no_status_of_a_pump_is_no_answer(document: Any) -> None:
     async with node(document) as strange:
         with pytest.raises(PumpUnavailable, match="no pump found"):
             await AskedPumps(strange).pumps()
+
+
+async def test_an_answer_without_end_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("binlogd.client.directory._ANSWER_BYTES_MAX", 300)
+    plain_said = said(entry("a", "10.0.0.1:8250", "online", 5))
+    async with node("x" * 400) as endless, node(plain_said) as plain:
+        with pytest.raises(PumpUnavailable, match="the answer is larger than 300 bytes"):
+            await AskedPumps(endless).pumps()
+        assert [each.node_id for each in await AskedPumps(endless, plain).pumps()] == ["a"]

@@ -21,6 +21,7 @@ from binlogd.upstream.pd.cluster import open_cluster
 from binlogd.upstream.pd.leader import PdLimits
 from binlogd.upstream.pd.members import Address
 from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.tikv.regions import Region
 from binlogd.wire.generated import metapb
 from tests.support.certificates import Authority
 from tests.support.pd_cluster import CLUSTER_ID, pd_cluster
@@ -209,9 +210,7 @@ async def test_regions_and_stores_are_found_or_said_to_be_unknown() -> None:
         pd.regions = [(region, leader)]
         pd.stores = {1: metapb.Store(id=1, address="tikv0:20160")}
         await client.cluster_id()
-        place = await client.region(b"mDDLJobHi\xff")
-        assert place is not None
-        assert (place.region, place.leader) == (region, leader)
+        assert await client.region(b"mDDLJobHi\xff") == Region.of(region, leader)
         assert await client.region(b"x") is None
         store = await client.store(1)
         assert store is not None

@@ -14,6 +14,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Server, Stream
 
 from binlogd.grpc.channel import BytesCodec
+from binlogd.tidb.meta_keys import key_of_pd
 from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import PdLimits
@@ -148,11 +149,11 @@ async def test_a_region_is_asked_for_as_the_originals_do_but_without_buckets() -
         asked = pdpb.GetRegionRequest().parse(real.requests[0])
         asked.need_buckets = False  # statistics of the keys, which cost PD something
         replay._answers["/pdpb.PD/GetRegion", bytes(asked)] = real.responses[0]  # the test's own
-        place = await client.region(asked.region_key)
-        assert place is not None
-        assert place.region.start_key <= asked.region_key < place.region.end_key
-        assert place.leader is not None
-        assert place.leader.store_id == 1
+        region = await client.region(asked.region_key)
+        assert region is not None
+        assert region.holds(key_of_pd(asked.region_key))
+        assert region.leader is not None
+        assert region.leader.store_id == 1
 
 
 async def test_a_gc_safe_point_is_held_in_the_words_of_tidb() -> None:

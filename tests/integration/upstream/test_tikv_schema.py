@@ -199,12 +199,11 @@ async def test_the_schema_at_a_timestamp_is_that_of_the_jobs_until_then() -> Non
         now = keep_schema(cluster, end, end.snapshot())
         schema = TikvSchema(client, cluster, "binlogd-test")
         for ts, expected in ((then, middle), (now, end), (Tso(now - 1), middle)):
-            found = await schema.at(ts)
-            assert found is not None
-            tracker = found.tracker()
+            tracker = await schema.tracker(ts)
+            assert tracker is not None
             assert tracker.version == expected.version
             assert tracker.tables() == expected.tables()
-            assert {each.name for each in found.databases} >= {"mysql", "test"}
+            assert {each.name for each in tracker.databases()} >= {"mysql", "test"}
         assert cluster.held == {}, "nothing is held longer than it is read"
 
 
@@ -212,11 +211,10 @@ async def test_later_jobs_go_on_from_there() -> None:
     jobs = in_version_order()
     middle, end = applied(jobs[: len(jobs) // 2]), applied(jobs)
     async with tikv(stores=1) as cluster, asking(cluster) as client:
-        found = await TikvSchema(client, cluster, "binlogd-test").at(
+        tracker = await TikvSchema(client, cluster, "binlogd-test").tracker(
             keep_schema(cluster, middle, middle.snapshot())
         )
-        assert found is not None
-        tracker = found.tracker()
+        assert tracker is not None
         for job in jobs[len(jobs) // 2 - 5 :]:  # some are in force already: their binlogs were late
             tracker.apply(job, 0)
         assert tracker.tables() == end.tables()
@@ -230,10 +228,10 @@ async def test_garbage_collection_is_held_off_and_a_schema_that_it_passed_is_not
         cluster.before_call = lambda _, __: held.extend(cluster.held.values())
         schema = TikvSchema(client, cluster, "binlogd-test")
         cluster.safe_point = Tso(ts - 5)
-        assert await schema.at(ts) is not None
+        assert await schema.tracker(ts) is not None
         assert set(held) == {ts}
         cluster.before_call = lambda _, __: setattr(cluster, "pd_refuses_to_let_go", True)
-        assert await schema.at(ts) is not None, "what was read is whole"
+        assert await schema.tracker(ts) is not None, "what was read is whole"
         cluster.pd_refuses_to_let_go = False
         later = cluster.tso.pass_s(600)
 
@@ -241,7 +239,8 @@ async def test_garbage_collection_is_held_off_and_a_schema_that_it_passed_is_not
             cluster.safe_point = later
 
         cluster.before_call = outlasts_the_hold
-        assert await schema.at(ts) is None, "half of it may have been collected while it was read"
+        gone = await schema.tracker(ts)
+        assert gone is None, "half of it may have been collected while it was read"
         cluster.before_call = lambda _, __: None
-        assert await schema.at(ts) is None
+        assert await schema.tracker(ts) is None
         assert cluster.held == {}

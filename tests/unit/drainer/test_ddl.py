@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from binlogd.drainer.ddl.edits import Dialect, edited
-from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit
+from binlogd.drainer.ddl.trash_names import Replay
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.errors import UnsupportedDdl

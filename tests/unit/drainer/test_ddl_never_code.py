@@ -10,7 +10,7 @@ from binlogd.drainer.ddl.comments import TwoReadings, check_escapes
 from binlogd.drainer.ddl.edits import Dialect, alter_parts, edited, without_foreign_keys
 from binlogd.drainer.ddl.explicit import with_escapes
 from binlogd.drainer.ddl.marks import with_long_text
-from binlogd.drainer.ddl.trash_names import Trash, TrashMoves
+from binlogd.drainer.ddl.trash_names import Replay, Trash
 from binlogd.errors import UnsupportedDdl
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.model import ActionType, Table
@@ -222,7 +222,7 @@ def test_a_view_that_comes_out_of_the_trash_keeps_its_strings() -> None:
         raw_args=[{"RecoverTabsInfo": [{"TableInfo": view, "SnapshotTS": 5}]}],
     )
     moves = Trash("bin").taken_back(made, Effect(True, Named("d")), [Named("d", "v")], lambda n: n)
-    assert isinstance(moves, TrashMoves)
+    assert isinstance(moves, Replay)
     assert moves.statements[-1] == (
         "CREATE OR REPLACE VIEW `d`.`v` (`a`) AS SELECT   'x\\\\' AS `a`,"
         "' evil -- ' AS `b` FROM `d`.`t`"

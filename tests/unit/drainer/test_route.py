@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Replay
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay
+from binlogd.drainer.ddl.trash_names import Replay
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.errors import ConfigError
