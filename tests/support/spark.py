@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pyspark
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from binlogd.snapshot import job as job_module
@@ -57,6 +58,8 @@ class WarmSpark:
     @contextmanager
     def on_two_executors(self, more: Mapping[str, str]) -> Iterator[SparkSession]:
         """One on two executors in its place, in the same JVM, with settings more."""
+        if SparkContext._gateway is None:
+            self._local = self._session({})  # what a JVM begins with is set for all its sessions
         self.stop()
         session = self._session({**two_executors.SETTINGS, **more})
         try:
