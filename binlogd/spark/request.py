@@ -4,16 +4,17 @@
 |---|---|
 | `path`, or `load(...)` | a data directory, an archive (path or URL), or `binlogd://host:port` |
 | `table` | `shop.orders`: typed rows of one table |
-| `tables` | without `table`: which tables, by names with `*` and `?`, separated by commas |
-| `except` | without `table`: which not, in the same way |
+| `tables` | of `raw` and changes: which tables, by names with `*` and `?`, separated by commas |
+| `except` | of the same: which not, in the same way |
 | `form` | without `table`: `raw` (rows as JSON; the default), `changes`, `changelog` or `binlog` \
 (bytes) |
 | `from`, `to` | commit_ts in (from, to]: a TSO or an ISO 8601 time; all that is there |
 | `net` | `true`: of each key the last change only (`table` alone) |
 | `columns` | which columns of the table, separated by commas |
 | `schemaHistory` | file with TiDB's /ddl/history, where the input has none |
-| `schemaChange` | `error` (default) or `ignore`: a column appears that the read does not have |
-| `renames` | `error` (default) or `follow`: the name goes to another table |
+| `schemaChange` | `error` (default) or `ignore`: a column appears that the read does not have \
+(`table` alone) |
+| `renames` | `error` (default) or `follow`: the name goes to another table (`table` alone) |
 | `types` | as `binlogd export --type`, by commas: `tinyint1=boolean,invalid-text=replace` |
 | `partitions` | of a read over gRPC and of `net`; 1 |
 | `partitionTransactions` | of other reads: about so many for each; 20000 |
@@ -24,7 +25,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -120,8 +121,7 @@ def request(options: Mapping[str, str]) -> ReadRequest:
         raise ConfigError(
             "option path: name a data directory, an archive or binlogd://host:port, by load(...)"
         )
-    if not table and (given.get("net") or given.get("columns")):
-        raise ConfigError("options net and columns go with `table` only")
+    _check_meant(given, form)
     return ReadRequest(
         path=given["path"],
         form=form,  # type: ignore[arg-type]  # one of these, see above
@@ -147,6 +147,21 @@ def request(options: Mapping[str, str]) -> ReadRequest:
     )
 
 
+_OF_ONE: Sequence[str] = ("net", "columns", "schemaChange", "renames")
+_OF_SEVERAL: Sequence[str] = ("tables", "except")
+
+
+def _check_meant(given: Mapping[str, str], form: str) -> None:
+    """Raises ConfigError for an option that this form would pass over."""
+    odd, why = _OF_ONE, "goes with `table` only"
+    if form == "rows":
+        odd, why = _OF_SEVERAL, "`table` names the one that is read"
+    elif form == "binlog" and not any(map(given.get, odd)):
+        odd, why = _OF_SEVERAL, "a binlog has the rows of all; raw and changes choose"
+    for name in filter(given.get, odd):
+        raise ConfigError(f"option {name}: {why}")
+
+
 def _given(options: Mapping[str, str]) -> dict[str, str]:
     """Spark may hand over option names in lower case."""
     given = {}
@@ -162,7 +177,8 @@ def _given(options: Mapping[str, str]) -> dict[str, str]:
 
 def _moment(given: Mapping[str, str], name: str) -> Tso:
     text = given.get(name, "")
-    return NO_TS if text in ("", "0", "latest") else last_ts(text, f"option {name}")
+    everything = ("", "0", "latest") if name == "to" else ("", "0")
+    return NO_TS if text in everything else last_ts(text, f"option {name}")
 
 
 def _names(text: str) -> tuple[str, ...]:
