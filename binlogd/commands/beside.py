@@ -63,7 +63,10 @@ _IDLE: Mapping[str, tuple[Idle, ...]] = {
         Idle("follow", ("interval",), "it ends with what is there", is_missing=True),
     ),
     "replay": (Idle("into", ("safe_mode", "time_zone"), _NOTHING_APPLIED, is_missing=True),),
-    "skip": (Idle("commit_ts", ("reason",), "what is skipped is listed", is_missing=True),),
+    "skip": (
+        Idle("commit_ts", ("reason",), "what is skipped is listed", is_missing=True),
+        Idle("reason", ("commit_ts",), "nobody could tell later why", is_missing=True),
+    ),
     "status": (
         Idle("watch", ("fail_if_stuck",), "there is more than one look"),
         Idle("watch", ("interval",), "there is one look", is_missing=True),

@@ -22,7 +22,7 @@ from binlogd.commands.options import (
 )
 from binlogd.commands.output import say_json, say_reply
 from binlogd.commands.running import get_json, put
-from binlogd.errors import ConfigError, NotRunning
+from binlogd.errors import NotRunning
 from binlogd.settings.quantities import wall_clock_ms
 from binlogd.tso import Tso
 
@@ -55,8 +55,6 @@ def skip(
             decided = [msgspec.to_builtins(each) for each in offline_commands.decided_skips(setup)]
         _show(decided, as_json=as_json)
         return
-    if not reason.strip():
-        raise ConfigError("--reason is missing: whoever looks at this later will want to know why")
     try:
         answer = put(setup, f"/skips/{commit_ts}?reason={quote(reason)}")
     except NotRunning:

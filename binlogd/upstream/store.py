@@ -347,7 +347,11 @@ class SkipList:
         return [self._decided[ts] for ts in sorted(self._decided)]
 
     async def add(self, commit_ts: Tso, reason: str) -> bool:
-        """Records a decision, durably; False if it was made before."""
+        """Records a decision, durably; False if it was made before. Raises ConfigError."""
+        if not reason.strip():
+            raise ConfigError(
+                "reason is missing: whoever looks at this later will want to know why"
+            )
         if commit_ts in self._decided:
             return False
         skip = SkipEntry(commit_ts, reason, self._clock.wall_ms())
