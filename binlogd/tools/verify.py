@@ -115,7 +115,7 @@ async def _read_at(session: SqlSession, request: VerifyRequest) -> None:
     except SqlRefused as error:
         raise ConfigError(
             f"{request.upstream} cannot be read as of {request.at_ts} ({error}): only a TiDB can,"
-            " within its tikv_gc_life_time; leave out --at and stop the writes"
+            " within its tikv_gc_life_time; say --at now, and stop the writes"
         ) from error
 
 
