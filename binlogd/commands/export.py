@@ -88,6 +88,11 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         return
     if out is None:
         raise ConfigError(_OUT_WANTED)
+    if archive and schema_history and exporting.holds_segments(archive):
+        raise ConfigError(
+            "--schema-history: an archive of segments has its own; `binlogd archive"
+            " --schema-history` gives it one"
+        )
     setup = load_setup(config_file, data_dir, addr, schema_history)
     chosen = ExportOptions(
         as_of=as_of,

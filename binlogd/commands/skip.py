@@ -25,6 +25,7 @@ from binlogd.commands.running import get_json, put
 from binlogd.errors import NotRunning
 from binlogd.settings.quantities import wall_clock_ms
 from binlogd.tso import Tso
+from binlogd.upstream.store import AGAIN
 
 
 def skip(
@@ -58,8 +59,9 @@ def skip(
     try:
         answer = put(setup, f"/skips/{commit_ts}?reason={quote(reason)}")
     except NotRunning:
-        offline_commands.skip(setup, Tso(commit_ts), reason)
-        said = f"commit_ts {commit_ts} is passed over from the next start on"
+        is_new = offline_commands.skip(setup, Tso(commit_ts), reason)
+        when = " from the next start on" if is_new else AGAIN
+        said = f"commit_ts {commit_ts} is passed over{when}"
         answer = {"message": said, "code": HTTPStatus.OK}
     say_reply(answer, as_json=as_json)
 

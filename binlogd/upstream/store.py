@@ -323,6 +323,10 @@ def _unsigned(value: int) -> int:
     return value & ((1 << 64) - 1)
 
 
+AGAIN = " already; the reason that was given first stays"
+"""What is said of a skip that was decided before."""
+
+
 class SkipList:
     """Transactions that an operator decided to pass over, by `binlogd skip`. They count like
     `syncer.ignore-txn-commit-ts`, from the moment of the decision and after every restart; why and
