@@ -76,3 +76,14 @@ def test_every_command_line_of_a_page_or_a_message_is_understood(
         if name in options and word not in options[name]
     }
     assert wrong == set()
+
+
+def test_every_event_of_the_log_that_is_explained_is_one_that_is_written(
+    messages: list[tuple[str, str]],
+) -> None:
+    page = (ROOT / "docs/OPERATING.md").read_text()
+    _, _, table = page.partition("| event | meaning |\n")
+    rows = re.findall(r"^\|([^|]*)\|", table.partition("\n\n")[0], re.MULTILINE)
+    events = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert len(events) > 5
+    assert events - {text for _, text in messages} == set()
