@@ -61,6 +61,7 @@ _IDLE: Mapping[str, tuple[Idle, ...]] = {
     "pipeline": (
         Idle("package", (), _ONLY_WRITES),
         Idle("follow", ("interval",), "it ends with what is there", is_missing=True),
+        Idle("base", ("base_time_zone",), "there is no dump", is_missing=True),
     ),
     "replay": (Idle("into", ("safe_mode", "time_zone"), _NOTHING_APPLIED, is_missing=True),),
     "skip": (

@@ -88,11 +88,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         return
     if out is None:
         raise ConfigError(_OUT_WANTED)
-    if archive and schema_history and exporting.holds_segments(archive):
-        raise ConfigError(
-            "--schema-history: an archive of segments has its own; `binlogd archive"
-            " --schema-history` gives it one"
-        )
+    _check_history(archive, schema_history)
     setup = load_setup(config_file, data_dir, addr, schema_history)
     chosen = ExportOptions(
         as_of=as_of,
@@ -111,6 +107,14 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         say_plan(exporting.plan_export(setup, request), as_json=as_json)
     else:
         made(setup, _waited(setup, request, wait), "rows", as_json=as_json, context=context)
+
+
+def _check_history(archive: str, given: str | None) -> None:
+    if given and archive and exporting.holds_segments(archive):
+        raise ConfigError(
+            "--schema-history: an archive of segments has its own; `binlogd archive"
+            " --schema-history` gives it one"
+        )
 
 
 def _waited(setup: Setup, request: ExportRequest, wait: str) -> ExportRequest:
