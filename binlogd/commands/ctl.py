@@ -298,6 +298,8 @@ def _secured(setup: Setup, certificates: Mapping[str, str]) -> Setup:
     """With the files of the command line, whose paths count from where it is run."""
     given = {key: str(Path.cwd() / path) for key, path in certificates.items() if path}
     security = msgspec.structs.replace(setup.config.security, **given)
+    if given and not security.ssl_ca:
+        raise ConfigError("--ssl-ca: is missing; without it there is no TLS")
     return replace(setup, config=msgspec.structs.replace(setup.config, security=security))
 
 

@@ -16,10 +16,10 @@
 (`table` alone) |
 | `renames` | `error` (default) or `follow`: the name goes to another table (`table` alone) |
 | `types` | as `binlogd export --type`, by commas: `tinyint1=boolean,invalid-text=replace` |
-| `partitions` | of a read over gRPC and of `net`; 1 |
+| `partitions` | of a read over gRPC that has a `from`, and of `net`; 1 |
 | `partitionTransactions` | of other reads: about so many for each; 20000 |
 | `maxTransactionsPerTrigger` | of a micro-batch; unlimited |
-| `sslCa`, `sslCert`, `sslKey`, `adminToken` | for a binlogd with TLS or a token |
+| `sslCa`, `sslCert`, `sslKey` | for a binlogd with TLS |
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HIDDEN_DATABASES = ("mysql", "information_schema", "performance_schema", "sys", 
 _KNOWN = (
     *("path", "table", "tables", "except", "form", "from", "to", "net", "columns"),
     *("schemaHistory", "schemaChange", "renames", "types", "partitions", "partitionTransactions"),
-    *("maxTransactionsPerTrigger", "sslCa", "sslCert", "sslKey", "adminToken"),
+    *("maxTransactionsPerTrigger", "sslCa", "sslCert", "sslKey"),
 )
 _NAMES = {name.lower(): name for name in _KNOWN}
 
@@ -74,7 +74,6 @@ class ReadRequest:
     ssl_ca: str = ""
     ssl_cert: str = ""
     ssl_key: str = ""
-    admin_token: str = ""
 
     @property
     def keeps_all(self) -> bool:
@@ -143,7 +142,6 @@ def request(options: Mapping[str, str]) -> ReadRequest:
         ssl_ca=given.get("sslCa", ""),
         ssl_cert=given.get("sslCert", ""),
         ssl_key=given.get("sslKey", ""),
-        admin_token=given.get("adminToken", ""),
     )
 
 
@@ -152,7 +150,7 @@ _OF_SEVERAL: Sequence[str] = ("tables", "except")
 
 
 def _check_meant(given: Mapping[str, str], form: str) -> None:
-    """Raises ConfigError for an option that this form would pass over."""
+    """Raises ConfigError for an option that would be passed over."""
     odd, why = _OF_ONE, "goes with `table` only"
     if form == "rows":
         odd, why = _OF_SEVERAL, "`table` names the one that is read"
@@ -160,6 +158,8 @@ def _check_meant(given: Mapping[str, str], form: str) -> None:
         odd, why = _OF_SEVERAL, "a binlog has the rows of all; raw and changes choose"
     for name in filter(given.get, odd):
         raise ConfigError(f"option {name}: {why}")
+    if (given.get("sslCert") or given.get("sslKey")) and not given.get("sslCa"):
+        raise ConfigError("option sslCa: is missing; without it there is no TLS")
 
 
 def _given(options: Mapping[str, str]) -> dict[str, str]:

@@ -137,6 +137,7 @@ def test_a_rename_ends_a_read_unless_it_is_to_follow(logged: Logged) -> None:
         ({"renames": "follow", "form": "changes"}, "option renames: goes with `table` only"),
         ({"table": "bank.accounts", "tables": "shop.*"}, "option tables: `table` names the one"),
         ({"form": "binlog", "except": "shop.*"}, "option except: a binlog has the rows of all"),
+        ({"path": "binlogd://h:1", "sslCert": "c.pem"}, "option sslCa: is missing"),
         ({"from": "latest"}, "option from 'latest' is neither a TSO"),
         ({"from": "yesterday"}, "neither a TSO"),
         ({"partitions": "0"}, "no number above 0"),

@@ -94,5 +94,10 @@ def test_the_address_that_is_given_is_asked_whatever_a_pd_says() -> None:
         told("ctl", "pause", "--node-id", "a", "--addr", "127.0.0.1:1", "--pd-urls", "127.0.0.1:2")
 
 
+def test_certificates_without_a_ca_are_no_tls_and_refused() -> None:
+    with pytest.raises(ConfigError, match="--ssl-ca: is missing; without it there is no TLS"):
+        told("ctl", "pumps", "--pd-urls", "127.0.0.1:2", "--ssl-cert", "c.pem", "-ssl-key", "k.pem")
+
+
 def told(*words: str) -> None:
     CliRunner().invoke(command_line(["ctl"]), list(words), catch_exceptions=False)
