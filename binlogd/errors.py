@@ -271,7 +271,7 @@ class NotRunning(Unavailable):
         self.url = url
         super().__init__(
             f"no binlogd answers at {url}: {reason}",
-            todo="start it with `binlogd serve`, or name its address with --addr",
+            todo="start it with `binlogd serve`, or name the address where one listens",
         )
 
 
@@ -326,7 +326,7 @@ class CorruptRow(Corrupt):
 class UnreadableRow(Corrupt):
     """A row of an export that contradicts the schema of its table."""
 
-    todo = "see whether the schema history is whole; or leave the table out (--exclude)"
+    todo = "see whether the schema history is whole; a pipeline may leave the table out (--except)"
 
     def __init__(self, table: str, commit_ts: int, reason: str) -> None:
         """commit_ts 0: it is one of several transactions."""

@@ -85,7 +85,7 @@ def submitted(
 ) -> ExportResult:
     """The same by the Spark that spark-submit made, out of an archive of segments. Raises what
     `cluster_export.export_in` does."""
-    if not (request.archive and _holds_segments(request.archive)):
+    if not (request.archive and holds_segments(request.archive)):
         raise ConfigError(
             "--archive is wanted: an export on a cluster reads an archive of segments, as `binlogd"
             " archive` and [archive] of the configuration make one"
@@ -119,7 +119,7 @@ async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[Export
     """The options with the log that is read, which is there as long as the block."""
     _, out = _where(setup, request.out)
     checked(_plain_options(request, out, setup.data_dir, b""))
-    if request.archive and _holds_segments(request.archive):
+    if request.archive and holds_segments(request.archive):
         # An archive brings its own DDL history, so no appliance is asked.
         require("archive", "pyarrow")
         from binlogd.archive.view import local_view  # needs pyarrow, which is an extra
@@ -201,7 +201,8 @@ async def _history(setup: Setup) -> tuple[list[bytes], int | None]:
         return list(await upstream.history.known_jobs()), upstream.cluster.cluster_id
 
 
-def _holds_segments(archive: str) -> bool:
+def holds_segments(archive: str) -> bool:
+    """Whether it is an archive of segments, and not the files of a file sink."""
     return "://" in archive or Path(archive, CATALOG_NAME).exists()
 
 

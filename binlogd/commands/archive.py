@@ -75,11 +75,6 @@ def archive(  # noqa: PLR0913 - typer makes each parameter an option
 
         binlogd archive s3://lake/binlogs --keep 30d --base s3://lake/snapshots
     """
-    if ((base or dry_run) and not keep) or (keep and (check or with_open)):
-        raise ConfigError(
-            "binlogd archive: --base and --dry-run go with --keep, and --keep with no other of"
-            " --check and --with-open"
-        )
     setup = load_setup(config_file, data_dir)
     url = url or setup.config.archive.url
     if not url:

@@ -13,7 +13,6 @@ from rich.table import Table
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.commands.output import say, say_json
-from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.checking.check import CheckReport, OnProgress
@@ -50,8 +49,6 @@ def check(
 
         binlogd check --data-dir /var/lib/binlogd
     """
-    if copy_to is not None and not repair:
-        raise ConfigError("--copy-to says where --repair may copy to: give both, or none")
     setup = load_setup(config_file, data_dir)
     with BytesProgress(Console(stderr=True)) as shown:
         checked = loop.run(_checked(setup, shown.report, repairs=repair, copy_to=copy_to))

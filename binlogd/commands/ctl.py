@@ -144,6 +144,10 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
     setup = load_asking(config_file, addr, None if is_meta else data_dir)
     setup = _secured(_asking_pd(setup, pd_urls) if pd_urls else setup, certificates)
     with manner.failures(word):
+        if addr and word.partition("-")[0] not in _ACTIONS:
+            raise ConfigError(
+                f"--addr: not with {word}, which asks no node; whose registry, --pd-urls says"
+            )
         if word == "encrypt":
             _encrypt(text, manner)
         elif is_meta:
@@ -294,6 +298,8 @@ def _secured(setup: Setup, certificates: Mapping[str, str]) -> Setup:
     """With the files of the command line, whose paths count from where it is run."""
     given = {key: str(Path.cwd() / path) for key, path in certificates.items() if path}
     security = msgspec.structs.replace(setup.config.security, **given)
+    if given and not security.ssl_ca:
+        raise ConfigError("--ssl-ca: is missing; without it there is no TLS")
     return replace(setup, config=msgspec.structs.replace(setup.config, security=security))
 
 
@@ -313,9 +319,10 @@ def _mark(setup: Setup, node_id: str, state: str, kind: str, manner: _Manner) ->
 
 
 def _ask(setup: Setup, node_id: str, action: str, kinds: Sequence[str], manner: _Manner) -> None:
-    """This machine's node is asked where it listens, another one at the address it registered."""
-    is_elsewhere = setup.config.upstream.kind == "pd"
-    find = _registered if is_elsewhere else _reached
+    """This machine's node is asked where it listens, or at --addr, another one at the address that
+    it registered."""
+    is_by_name = setup.config.upstream.kind == "pd" and not setup.is_elsewhere
+    find = _registered if is_by_name else _reached
     reached = find(setup, node_id, kinds)
     if reached is None:
         raise not_registered(node_id, kinds)

@@ -33,7 +33,7 @@ from binlogd.commands.reading import (
 )
 from binlogd.commands.running import get_status
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.errors import ConfigError, CorruptPayload, CorruptRow, NotRunning, Unavailable
+from binlogd.errors import CorruptPayload, CorruptRow, NotRunning, Unavailable
 from binlogd.host import loop
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import Met, chosen, table_patterns
@@ -94,8 +94,6 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     asked = _Asked(paths or [setup.data_dir], history, wanted, limit, heads=heads)
     writer = writer_of(full=full, as_json=as_json)
     if follow:
-        if raw_records or stop:
-            raise ConfigError("--follow has no end: leave --records and --to out")
         with quiet_on_broken_pipe(), suppress(KeyboardInterrupt):
             loop.run(_followed(asked, writer, window.start, partial(_vouched, setup)))
         return

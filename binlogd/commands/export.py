@@ -34,8 +34,8 @@ from binlogd.snapshot.spec import Manifest, moment, type_options
 from binlogd.tso import NO_TS, Tso
 
 WAIT_POLL_S = 0.2
+_AT_SNAPSHOT = "snapshot"
 _OUT_WANTED = "say where to: --out DIR; or what to look at: --check SNAPSHOT"
-_CHECK_WANTED = "--against compares the snapshot of --check DIR"
 
 
 def export(  # noqa: PLR0913 - typer makes each parameter an option
@@ -78,7 +78,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     if package is not None:
         say_package(package)
         return
-    check_words(context, via=bool(via))
+    check_words(context)
     if via:
         there = setup_for(via, config_file, data_dir)
         export_via(there, AskedExport(as_of, file_format, base), as_json=as_json)
@@ -86,8 +86,9 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     if check is not None:
         check_snapshot(check, against, as_of, as_json=as_json)
         return
-    if out is None or against is not None:
-        raise ConfigError(_OUT_WANTED if against is None else _CHECK_WANTED)
+    if out is None:
+        raise ConfigError(_OUT_WANTED)
+    _check_history(archive, schema_history)
     setup = load_setup(config_file, data_dir, addr, schema_history)
     chosen = ExportOptions(
         as_of=as_of,
@@ -106,6 +107,14 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         say_plan(exporting.plan_export(setup, request), as_json=as_json)
     else:
         made(setup, _waited(setup, request, wait), "rows", as_json=as_json, context=context)
+
+
+def _check_history(archive: str, given: str | None) -> None:
+    if given and archive and exporting.holds_segments(archive):
+        raise ConfigError(
+            "--schema-history: an archive of segments has its own; `binlogd archive"
+            " --schema-history` gives it one"
+        )
 
 
 def _waited(setup: Setup, request: ExportRequest, wait: str) -> ExportRequest:
@@ -198,6 +207,11 @@ def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: 
     """`--check`, and `--against`. Exit code 1 where something is not as it should be."""
     with importing("spark"):
         from binlogd.snapshot.check import CheckedSnapshot, TableCheck, check, opened
+    if as_of not in ("latest", _AT_SNAPSHOT) or (as_of == _AT_SNAPSHOT and against is None):
+        raise ConfigError(
+            f"--as-of {as_of}: with --check there is `--as-of {_AT_SNAPSHOT}` only, for the TiDB of"
+            " --against; without it, that is compared as it is now"
+        )
     server = server_of(against, "+00:00", "--against") if against is not None else None
     manifest = opened(snapshot)
     found: list[TableCheck] = []
@@ -227,7 +241,7 @@ def _compare(
     """How many tables differ. `--as-of snapshot` reads a TiDB at the snapshot's moment."""
     from binlogd.tools.against import Verdict, compare
 
-    at_ts = Tso(manifest.commit_ts) if as_of == "snapshot" else NO_TS
+    at_ts = Tso(manifest.commit_ts) if as_of == _AT_SNAPSHOT else NO_TS
 
     async def all_of_them() -> list[Verdict]:
         return [each async for each in compare(server, at_ts, snapshot, manifest)]

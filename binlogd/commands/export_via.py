@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from binlogd.commands.beside import typed
 from binlogd.commands.console import ExportProgress
 from binlogd.commands.manner import SUBMITTED
 from binlogd.commands.options import load_asking
@@ -31,11 +32,6 @@ POLL_S = 0.2
 CANCEL_S = 30.0
 """How long it may take until a cancelled export has tidied up."""
 _STAGES: dict[str, Stage] = {stage: stage for stage in get_args(Stage)}
-_VIA_WORDS = ("via", "as_of", "file_format", "base", "config_file", "data_dir", "as_json")
-_VIA_WHY = (
-    "not with --via, where the binlogd over there says where snapshots go and how ([export] in its"
-    " configuration)"
-)
 _SUBMITTED_WORDS = (
     *("out", "as_of", "base", "file_format", "archive", "layout", "resume", "force", "keep"),
     *("config_file", "data_dir", "types", "as_json", "log_level"),
@@ -64,24 +60,12 @@ def setup_for(via: str, config_file: Path | None, data_dir: str | None) -> Setup
     return setup
 
 
-def check_words(context: typer.Context, *, via: bool) -> None:
-    """Raises ConfigError for an option that has no meaning for who makes the export."""
-    known: Collection[str]
+def check_words(context: typer.Context) -> None:
+    """Raises ConfigError for an option that has no meaning under spark-submit."""
     if context.obj is SUBMITTED:
-        known, why = _SUBMITTED_WORDS, _SUBMITTED_WHY
-    elif via:
-        known, why = _VIA_WORDS, _VIA_WHY
-    else:
-        return
-    odd = [
-        each.opts[0]
-        for each in context.command.params
-        if each.name is not None
-        and each.name not in known
-        and getattr(context.get_parameter_source(each.name), "name", "") == "COMMANDLINE"
-    ]
-    if odd:
-        raise ConfigError(f"{', '.join(odd)}: {why}")
+        odd = [word for name, word in typed(context).items() if name not in _SUBMITTED_WORDS]
+        if odd:
+            raise ConfigError(f"{', '.join(odd)}: {_SUBMITTED_WHY}")
 
 
 def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from binlogd.commands.beside import refuse_idle
+
 KEEP_A_LOG = frozenset({"serve", "pipeline"})
 """They run for as long as somebody wants them: their log says what they do."""
 LOGS_NOTHING = frozenset({"health", "status", "page"})
@@ -46,14 +48,20 @@ _LOG_LEVEL = inspect.Parameter(
     default=None,
     annotation=LogLevelOption,
 )
+_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
 def with_manners(name: str, function: Callable[..., None]) -> Callable[..., None]:
-    """The command `name`, which takes --log-level as well and says what Ctrl-C leaves."""
+    """The command `name`, which takes --log-level as well, refuses options that mean nothing beside
+    others, and says what Ctrl-C leaves."""
     is_quiet = name not in KEEP_A_LOG
+    signature = inspect.signature(function, eval_str=True)
+    asks_context = _CONTEXT.name in signature.parameters
 
     @wraps(function)
     def command(*given: Any, **options: Any) -> None:
+        context = options[_CONTEXT.name] if asks_context else options.pop(_CONTEXT.name)
+        refuse_idle(name, context)
         log_level = options.pop("log_level", None) if is_quiet else None
         if log_level or (is_quiet and name not in LOGS_NOTHING):
             from binlogd.telemetry.logs import set_up_log_of_command
@@ -69,8 +77,7 @@ def with_manners(name: str, function: Callable[..., None]) -> Callable[..., None
             say(f"cancelled: {_LEFT.get(name, _READS)}", console=Console(stderr=True))
             raise typer.Exit(INTERRUPTED_EXIT) from None
 
-    signature = inspect.signature(function, eval_str=True)
-    extra = [_LOG_LEVEL] if is_quiet else []
+    extra = [*([_LOG_LEVEL] if is_quiet else []), *([] if asks_context else [_CONTEXT])]
     parameters = [*signature.parameters.values(), *extra]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return command

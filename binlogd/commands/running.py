@@ -36,7 +36,7 @@ def get_status(setup: Setup) -> Status:
     except msgspec.ValidationError as error:
         raise Unavailable(
             f"the status of the binlogd that answers cannot be read: {error}",
-            todo="ask it with a command of its own version, or with --json",
+            todo="ask it with a command of its own version, or by `binlogd status --json`",
         ) from error
 
 

@@ -22,9 +22,10 @@ from binlogd.commands.options import (
 )
 from binlogd.commands.output import say_json, say_reply
 from binlogd.commands.running import get_json, put
-from binlogd.errors import ConfigError, NotRunning
+from binlogd.errors import NotRunning
 from binlogd.settings.quantities import wall_clock_ms
 from binlogd.tso import Tso
+from binlogd.upstream.store import AGAIN
 
 
 def skip(
@@ -55,13 +56,12 @@ def skip(
             decided = [msgspec.to_builtins(each) for each in offline_commands.decided_skips(setup)]
         _show(decided, as_json=as_json)
         return
-    if not reason.strip():
-        raise ConfigError("--reason is missing: whoever looks at this later will want to know why")
     try:
         answer = put(setup, f"/skips/{commit_ts}?reason={quote(reason)}")
     except NotRunning:
-        offline_commands.skip(setup, Tso(commit_ts), reason)
-        said = f"commit_ts {commit_ts} is passed over from the next start on"
+        is_new = offline_commands.skip(setup, Tso(commit_ts), reason)
+        when = " from the next start on" if is_new else AGAIN
+        said = f"commit_ts {commit_ts} is passed over{when}"
         answer = {"message": said, "code": HTTPStatus.OK}
     say_reply(answer, as_json=as_json)
 

@@ -11,7 +11,7 @@ import typer
 
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, get_status
-from binlogd.errors import ConfigError, NotRunning
+from binlogd.errors import NotRunning
 from binlogd.host.again import again_within
 from binlogd.settings.setup import Setup
 
@@ -38,8 +38,6 @@ def status(
 
         binlogd status --fail-if-stuck || mail -s "replication is stuck" dba@example.com
     """
-    if watch and fail_if_stuck:
-        raise ConfigError("--fail-if-stuck goes with one look: leave --watch out")
     setup = load_asking(config_file, addr)
     if watch:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -15,13 +16,14 @@ from binlogd.commands.output import say, say_json
 from binlogd.commands.replay import server_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import MySqlServer
+from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.node.into_mysql import downstream_server
+from binlogd.node.into_mysql import downstream_server, make_store, store_at
 from binlogd.node.replicated import table_filter
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import table_patterns
-from binlogd.tools.verify import TableVerdict, VerifyRequest, saved_checkpoint
+from binlogd.tools.verify import TableVerdict, VerifyRequest
 from binlogd.tools.verify import verify as verify_tables
 from binlogd.tso import NO_TS, Tso
 
@@ -61,6 +63,8 @@ def verify(
     """
     setup = load_setup(config_file)
     target, schema = _downstream(downstream, setup), setup.config.syncer.to.checkpoint.schema
+    known_id = setup.config.upstream.cluster_id
+    place = store_at(setup, target, known_id) if downstream else make_store(setup, known_id)
     source = server_of(upstream, "+00:00", "--upstream")
     wanted = table_filter(setup.config.syncer)
     if table:
@@ -69,7 +73,7 @@ def verify(
             ignored_databases=DEFAULT_IGNORED_SCHEMAS,
             routes=wanted.routes,
         )
-    at_ts = loop.run(_moment(at, target, schema))
+    at_ts = loop.run(_moment(at, place))
     own = tuple(each for each in (schema, setup.config.drainer.trash_schema) if each)
     request = VerifyRequest(source, target, wanted, at_ts, own)
     with VerifyProgress(Console(stderr=True)) as shown:
@@ -100,7 +104,7 @@ def _downstream(url: str | None, setup: Setup) -> MySqlServer:
     return downstream_server(setup)
 
 
-async def _moment(at: str, downstream: MySqlServer, schema: str) -> Tso:
+async def _moment(at: str, place: MySqlStore) -> Tso:
     """The timestamp to read the upstream at; NO_TS is now."""
     if at == "now":
         return NO_TS
@@ -108,7 +112,8 @@ async def _moment(at: str, downstream: MySqlServer, schema: str) -> Tso:
         return Tso(int(at))
     if at != "checkpoint":
         raise ConfigError(f"--at {at}: expected checkpoint, now, or a TSO")
-    checkpoint = await saved_checkpoint(downstream, schema)
+    with closing(place):
+        checkpoint = await place.stored()
     return checkpoint.commit_ts if checkpoint is not None and checkpoint.consistent else NO_TS
 
 

@@ -107,14 +107,15 @@ def make_store(setup: Setup, cluster_id: int | None) -> MySqlStore:
             f'syncer.db-type "{syncer.db_type}" keeps its checkpoint with its files in'
             f" {setup.sink_dir}: they go back together, from a copy"
         )
-    place = syncer.to.checkpoint
-    return MySqlStore(
-        downstream_server(setup),
-        place.schema,
-        cluster_id or 0,
-        place.table,
-        _checkpoint_server(setup),
-    )
+    return store_at(setup, downstream_server(setup), cluster_id, _checkpoint_server(setup))
+
+
+def store_at(
+    setup: Setup, server: MySqlServer, cluster_id: int | None, elsewhere: MySqlServer | None = None
+) -> MySqlStore:
+    """The same on a server; `elsewhere` has the checkpoint, where that is another one."""
+    place = setup.config.syncer.to.checkpoint
+    return MySqlStore(server, place.schema, cluster_id or 0, place.table, elsewhere)
 
 
 def _checkpoint_server(setup: Setup) -> MySqlServer | None:

@@ -48,7 +48,7 @@ from binlogd.tso import NO_TS, Tso, behind_s, compose
 from binlogd.upstream.entry import entry
 from binlogd.upstream.metrics import say_upstream, upstream_status
 from binlogd.upstream.registry import DRAINER, PUMP
-from binlogd.upstream.store import SkipEntry, SkipList
+from binlogd.upstream.store import AGAIN, SkipEntry, SkipList
 from binlogd.upstream.upstream import UpstreamStatistics
 from binlogd.wire.text import binlog_text
 
@@ -359,7 +359,8 @@ class Node:
             await late.resolve({Tso(commit_ts)})
         if self.drainer is not None:
             self.drainer.retry()
-        return Reply(f"commit_ts {commit_ts} is passed over", DONE_CODE)
+        again = "" if is_new else AGAIN
+        return Reply(f"commit_ts {commit_ts} is passed over{again}", DONE_CODE)
 
     def decided_skips(self) -> Sequence[SkipEntry]:
         """What was skipped so far, by commit_ts."""

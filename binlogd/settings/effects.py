@@ -1,4 +1,4 @@
-"""Which keys do something for which downstream, and which are refused where they would do nothing.
+"""Which keys do something beside which others, and which are refused where they would do nothing.
 
 A Drainer's `[syncer]` is pasted unchanged, with the keys of all its downstreams in it. What merely
 belongs to another one is left alone, and said: by `binlogd check-config`, and by a line in the log
@@ -63,6 +63,25 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """Keys of the original that do nothing here, at any value, and why."""
 
+_BY_SWITCH: Mapping[str, tuple[str, ...]] = {
+    "archive.url": ("archive.",),
+    "drainer.trash-schema": ("drainer.trash-",),
+    "export.dir": ("export.",),
+    "syncer.loopback-control": ("syncer.channel-id",),
+    "syncer.relay.log-dir": ("syncer.relay.",),
+    "syncer.table-migrate-rule": ("syncer.case-sensitive",),
+    f"{_TO}checkpoint.host": tuple(
+        f"{_TO}checkpoint.{name}"
+        for name in ("port", "user", "password", "encrypted-password", "security.")
+    ),
+    "telemetry.otlp-endpoint": ("telemetry.",),
+    "upstream.tidb": (
+        *("upstream.tidb-status", "upstream.user", "upstream.sql-tls"),
+        *("upstream.password", "upstream.encrypted-password"),
+    ),
+}
+"""Beginnings of keys that nothing asks for as long as another key is not set."""
+
 
 def flattened(table: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every key with its value; a table by operators' names, and a list, are one value."""
@@ -118,11 +137,13 @@ def _why(key: str, db_type: str) -> str:
 def without_effect(config: msgspec.Struct, defaults: msgspec.Struct) -> Iterator[tuple[str, str]]:
     """Keys that are not at their defaults and do nothing, each with the reason."""
     values, usual = dict(flattened(config)), dict(flattened(defaults))
-    db_type = values["syncer.db-type"]
+    db_type, idle = values["syncer.db-type"], dict(_idle(values))
     for key, value in values.items():
         if value == usual[key]:
             continue
-        if key in WITHOUT_EFFECT:
+        if (begin := next(filter(key.startswith, idle), None)) is not None:
+            yield key, idle[begin]
+        elif key in WITHOUT_EFFECT:
             yield key, WITHOUT_EFFECT[key]
         elif db_type not in ONLY_FOR.get(key, (db_type,)):
             yield key, f'it does nothing with db-type "{db_type}"'
@@ -130,6 +151,29 @@ def without_effect(config: msgspec.Struct, defaults: msgspec.Struct) -> Iterator
             yield key, f'{_TO}kafka-sasl-mechanism = "{values[_MECHANISM]}" takes no password'
         elif not _is_of_the_shape(key, values):
             yield key, f'not as {_TO}sql-shape = "{values[_SHAPE]}" has it'
+
+
+def _idle(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Beginnings of keys that nothing asks for as the others stand, each with the reason."""
+    kind, roles = values["upstream.kind"], values["roles"]
+    of_kind = f'it does nothing with upstream.kind "{kind}"'
+    if kind == "standalone":
+        yield from dict.fromkeys(("upstream.tidb", *_BY_SWITCH["upstream.tidb"]), of_kind).items()
+    yield ("upstream.embedded-pd", of_kind) if kind == "pd" else ("upstream.pd-urls", of_kind)
+    if values["upstream.abandoned-prewrite"] == "wait":
+        yield "upstream.txn-timeout", 'it counts with upstream.abandoned-prewrite = "rollback"'
+    if "pump" not in roles:
+        without_log = 'this node has no log: roles has no "pump"'
+        yield from (("archive.", without_log), ("export.", without_log))
+    if "drainer" not in roles or not values["drainer.enabled"]:
+        yield "upstream.pumps", "this node replicates nothing"
+    rules = values["syncer.table-migrate-rule"]
+    named = {name for rule in rules for name in rule.binlog_filter_rule}
+    if unnamed := ", ".join(values["syncer.binlog-filter-rule"].keys() - named):
+        yield "syncer.binlog-filter-rule", f"no syncer.table-migrate-rule names {unnamed}"
+    for switch, begins in _BY_SWITCH.items():
+        if not values[switch]:
+            yield from dict.fromkeys(begins, f"{switch} is not set").items()
 
 
 _MECHANISM = f"{_TO}kafka-sasl-mechanism"

@@ -140,12 +140,9 @@ class RemotePump:
 
     def _get(self, route: str) -> bytes:
         where = self._wanted.path + route
-        headers = {}
-        if self._wanted.admin_token:
-            headers["Authorization"] = f"Bearer {self._wanted.admin_token}"
         try:
             with closing(self._connection()) as connection:
-                connection.request("GET", route, headers=headers)
+                connection.request("GET", route)
                 answer = connection.getresponse()
                 content = answer.read(_ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:

@@ -4,27 +4,28 @@
 |---|---|
 | `path`, or `load(...)` | a data directory, an archive (path or URL), or `binlogd://host:port` |
 | `table` | `shop.orders`: typed rows of one table |
-| `tables` | without `table`: which tables, by names with `*` and `?`, separated by commas |
-| `except` | without `table`: which not, in the same way |
+| `tables` | of `raw` and changes: which tables, by names with `*` and `?`, separated by commas |
+| `except` | of the same: which not, in the same way |
 | `form` | without `table`: `raw` (rows as JSON; the default), `changes`, `changelog` or `binlog` \
 (bytes) |
 | `from`, `to` | commit_ts in (from, to]: a TSO or an ISO 8601 time; all that is there |
 | `net` | `true`: of each key the last change only (`table` alone) |
 | `columns` | which columns of the table, separated by commas |
 | `schemaHistory` | file with TiDB's /ddl/history, where the input has none |
-| `schemaChange` | `error` (default) or `ignore`: a column appears that the read does not have |
-| `renames` | `error` (default) or `follow`: the name goes to another table |
+| `schemaChange` | `error` (default) or `ignore`: a column appears that the read does not have \
+(`table` alone) |
+| `renames` | `error` (default) or `follow`: the name goes to another table (`table` alone) |
 | `types` | as `binlogd export --type`, by commas: `tinyint1=boolean,invalid-text=replace` |
-| `partitions` | of a read over gRPC and of `net`; 1 |
+| `partitions` | of a read over gRPC that has a `from`, and of `net`; 1 |
 | `partitionTransactions` | of other reads: about so many for each; 20000 |
 | `maxTransactionsPerTrigger` | of a micro-batch; unlimited |
-| `sslCa`, `sslCert`, `sslKey`, `adminToken` | for a binlogd with TLS or a token |
+| `sslCa`, `sslCert`, `sslKey` | for a binlogd with TLS |
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -43,7 +44,7 @@ HIDDEN_DATABASES = ("mysql", "information_schema", "performance_schema", "sys", 
 _KNOWN = (
     *("path", "table", "tables", "except", "form", "from", "to", "net", "columns"),
     *("schemaHistory", "schemaChange", "renames", "types", "partitions", "partitionTransactions"),
-    *("maxTransactionsPerTrigger", "sslCa", "sslCert", "sslKey", "adminToken"),
+    *("maxTransactionsPerTrigger", "sslCa", "sslCert", "sslKey"),
 )
 _NAMES = {name.lower(): name for name in _KNOWN}
 
@@ -73,7 +74,6 @@ class ReadRequest:
     ssl_ca: str = ""
     ssl_cert: str = ""
     ssl_key: str = ""
-    admin_token: str = ""
 
     @property
     def keeps_all(self) -> bool:
@@ -120,8 +120,7 @@ def request(options: Mapping[str, str]) -> ReadRequest:
         raise ConfigError(
             "option path: name a data directory, an archive or binlogd://host:port, by load(...)"
         )
-    if not table and (given.get("net") or given.get("columns")):
-        raise ConfigError("options net and columns go with `table` only")
+    _check_meant(given, form)
     return ReadRequest(
         path=given["path"],
         form=form,  # type: ignore[arg-type]  # one of these, see above
@@ -143,8 +142,24 @@ def request(options: Mapping[str, str]) -> ReadRequest:
         ssl_ca=given.get("sslCa", ""),
         ssl_cert=given.get("sslCert", ""),
         ssl_key=given.get("sslKey", ""),
-        admin_token=given.get("adminToken", ""),
     )
+
+
+_OF_ONE: Sequence[str] = ("net", "columns", "schemaChange", "renames")
+_OF_SEVERAL: Sequence[str] = ("tables", "except")
+
+
+def _check_meant(given: Mapping[str, str], form: str) -> None:
+    """Raises ConfigError for an option that would be passed over."""
+    odd, why = _OF_ONE, "goes with `table` only"
+    if form == "rows":
+        odd, why = _OF_SEVERAL, "`table` names the one that is read"
+    elif form == "binlog" and not any(map(given.get, odd)):
+        odd, why = _OF_SEVERAL, "a binlog has the rows of all; raw and changes choose"
+    for name in filter(given.get, odd):
+        raise ConfigError(f"option {name}: {why}")
+    if (given.get("sslCert") or given.get("sslKey")) and not given.get("sslCa"):
+        raise ConfigError("option sslCa: is missing; without it there is no TLS")
 
 
 def _given(options: Mapping[str, str]) -> dict[str, str]:
@@ -162,7 +177,8 @@ def _given(options: Mapping[str, str]) -> dict[str, str]:
 
 def _moment(given: Mapping[str, str], name: str) -> Tso:
     text = given.get(name, "")
-    return NO_TS if text in ("", "0", "latest") else last_ts(text, f"option {name}")
+    everything = ("", "0", "latest") if name == "to" else ("", "0")
+    return NO_TS if text in everything else last_ts(text, f"option {name}")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -66,6 +66,15 @@ _CHATTER = re.compile(r"^\t| WARN |^Setting |^Using |^To adjust |^WARNING: Using
 
 log = structlog.get_logger(__name__)
 _OURS = re.compile(r"binlogd\.[\w.]+\.(\w+): (.+)")
+_SAID_BY = {
+    "path": "--source",
+    "from": "--from",
+    "tables": "--tables",
+    "except": "--except",
+    "maxtransactionspertrigger": "--batch",
+    "form": "--into and --mode",
+}
+"""Options of the data source, in small letters, that the words of a pipeline say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +110,9 @@ class Arguments:
         pairs = dict(each.partition("=")[::2] for each in self.options)
         if any(not value for value in pairs.values()):
             raise ConfigError("binlogd pipeline: --option takes NAME=VALUE")
+        for name in pairs:
+            if name.lower() in _SAID_BY:
+                raise ConfigError(f"--option {name}: say it by {_SAID_BY[name.lower()]}")
         own = {
             "path": self.source,
             "from": self.begin,
@@ -187,7 +199,7 @@ def kept_aside(said: deque[str]) -> Iterator[None]:
 def with_history(arguments: Arguments, setup: Setup) -> Arguments:
     """With the file that `upstream.schema-history` names, unless an option names another one."""
     file = setup.history_file
-    if file is None or "schemaHistory" in arguments.source_options():
+    if file is None or "schemahistory" in map(str.lower, arguments.source_options()):
         return arguments
     return replace(arguments, options=(*arguments.options, f"schemaHistory={file}"))
 

@@ -15,12 +15,11 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from binlogd.drainer import sql
-from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import MARK_DATABASE, MARK_TABLE
 from binlogd.drainer.mysql import catalog
@@ -116,19 +115,8 @@ async def _read_at(session: SqlSession, request: VerifyRequest) -> None:
     except SqlRefused as error:
         raise ConfigError(
             f"{request.upstream} cannot be read as of {request.at_ts} ({error}): only a TiDB can,"
-            " within its tikv_gc_life_time; leave out --at and stop the writes"
+            " within its tikv_gc_life_time; say --at now, and stop the writes"
         ) from error
-
-
-async def saved_checkpoint(server: MySqlServer, schema: str) -> Checkpoint | None:
-    """The checkpoint that a Drainer keeps on the server, if there is just one."""
-    with closing(await SqlSession.connect(server)) as session, suppress(SqlRefused):
-        rows = await session.rows(
-            b"SELECT checkPoint FROM " + sql.qualified(schema, "checkpoint") + b" LIMIT 2"
-        )
-        if len(rows) == 1:
-            return Checkpoint.from_json(str(rows[0][0]))
-    return None
 
 
 async def verify(

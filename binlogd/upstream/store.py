@@ -323,6 +323,10 @@ def _unsigned(value: int) -> int:
     return value & ((1 << 64) - 1)
 
 
+AGAIN = " already; the reason that was given first stays"
+"""What is said of a skip that was decided before."""
+
+
 class SkipList:
     """Transactions that an operator decided to pass over, by `binlogd skip`. They count like
     `syncer.ignore-txn-commit-ts`, from the moment of the decision and after every restart; why and
@@ -347,7 +351,11 @@ class SkipList:
         return [self._decided[ts] for ts in sorted(self._decided)]
 
     async def add(self, commit_ts: Tso, reason: str) -> bool:
-        """Records a decision, durably; False if it was made before."""
+        """Records a decision, durably; False if it was made before. Raises ConfigError."""
+        if not reason.strip():
+            raise ConfigError(
+                "reason is missing: whoever looks at this later will want to know why"
+            )
         if commit_ts in self._decided:
             return False
         skip = SkipEntry(commit_ts, reason, self._clock.wall_ms())

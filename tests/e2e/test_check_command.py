@@ -56,7 +56,7 @@ def test_wrong_words_are_the_configurations_fault(tmp_path: Path) -> None:
     done = binlogd("check", "--data-dir", tmp_path)
     assert (done.returncode, "no data of a Pump" in done.stderr) == (2, True)
     done = binlogd("check", "--data-dir", tmp_path, "--copy-to", tmp_path)
-    assert (done.returncode, "--copy-to says where --repair may copy" in done.stderr) == (2, True)
+    assert (done.returncode, "--copy-to: not without --repair" in done.stderr) == (2, True)
 
 
 def test_the_pumps_of_a_cluster_are_adopted(tmp_path: Path) -> None:

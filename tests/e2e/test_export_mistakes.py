@@ -22,9 +22,15 @@ from tests.support.appliance import run
         (("--out", "o", "--format", "csv", "--type", "json=variant"), "only plain Parquet"),
         (("--check", "o"), "o is no snapshot"),
         (("--check", "o", "--against", "localhost"), "expected mysql://user:password@host:port"),
+        (("--check", "o", "--as-of", "latest-5m"), "there is `--as-of snapshot` only"),
+        (("--check", "o", "--as-of", "snapshot"), "for the TiDB of --against"),
         (("--out", "o", "--data-dir", ".", "--wait", "5d"), "500ms, 30s, 10m or 1h30m"),
+        (
+            ("--out", "o", "--archive", "s3://b/a", "--schema-history", "h.json"),
+            "--schema-history: an archive of segments has its own",
+        ),
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_a_mistake_is_told_before_anything_is_made(
     words: tuple[str, ...], said: str, tmp_path: Path

@@ -168,6 +168,9 @@ def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
     assert list((directory / "second").iterdir()) == []
 
 
+_LIMIT = "maxTransactionsPerTrigger=5"
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -183,6 +186,14 @@ def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
         (
             ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],
             "--option takes NAME=VALUE",
+        ),
+        (
+            ["--source", ".", "--into", "syncer", "--checkpoint", "c", "--option", "Tables=shop.*"],
+            "--option Tables: say it by --tables",
+        ),
+        (
+            ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", _LIMIT],
+            "--option maxTransactionsPerTrigger: say it by --batch",
         ),
         (
             ["--source", ".", "--into", "syncer", "--checkpoint", "c", "--mode", "changelog"],

@@ -42,7 +42,7 @@ def test_what_is_stuck_goes_on_at_once_and_the_decision_outlives_a_restart(tmp_p
         assert str(stuck) in watched.stdout
         refused = run(tmp_path, "skip", str(stuck), "--config", "binlogd.toml")
         assert refused.returncode == 2
-        assert "--reason is missing" in refused.stderr
+        assert "COMMIT_TS: not without --reason" in refused.stderr
         words = ("--reason", "a table of the test", "--config", "binlogd.toml")
         assert run(tmp_path, "skip", str(stuck), *words).returncode == 0
         appliance.wait(lambda status: str(next_stuck) in status["drainer"]["error"])
@@ -51,6 +51,8 @@ def test_what_is_stuck_goes_on_at_once_and_the_decision_outlives_a_restart(tmp_p
         assert "is applied already" in late.stdout
         appliance.kill()
         assert run(tmp_path, "skip", str(next_stuck), *words).returncode == 0
+        again = run(tmp_path, "skip", str(next_stuck), "--reason", "b", "--config", "binlogd.toml")
+        assert "passed over already; the reason that was given first stays" in again.stdout
         listed = run(tmp_path, "skip", "--json", "--config", "binlogd.toml")
         assert [(each["commit_ts"], each["reason"]) for each in json.loads(listed.stdout)] == [
             (stuck, "a table of the test"),

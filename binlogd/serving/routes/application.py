@@ -380,11 +380,14 @@ def _of_query(request: web.Request) -> Question:
         )
     if len(request.query_string) > TEXT_CHARS_MAX:
         raise ConfigError(f"the question is longer than {TEXT_CHARS_MAX} characters")
+    for name in query:
+        if name != "row" and len(query.getall(name)) > 1:
+            raise ConfigError(f"{name}: stands there twice")
     start = first_ts(query["from"], "from") if query.get("from") else 0
     stop = last_ts(query["to"], "to") if query.get("to") else MAX_TS
     if start > stop:
         raise ConfigError("from lies behind to")
-    row = dict(_condition(each) for each in query.getall("row", []))
+    row = _row(query.getall("row", []))
     if row and not query.get("table"):
         raise ConfigError("row needs a table: table=shop.orders&row=id=42")
     return Question(
@@ -397,6 +400,15 @@ def _limit(query: Mapping[str, str]) -> int:
     if not 1 <= limit <= LIMIT_MAX:
         raise ConfigError(f"limit: expected a number from 1 to {LIMIT_MAX}")
     return limit
+
+
+def _row(conditions: Sequence[str]) -> dict[str, str]:
+    row: dict[str, str] = {}
+    for column, value in map(_condition, conditions):
+        if column.lower() in map(str.lower, row):
+            raise ConfigError(f"row: {column} stands there twice: a row has one value of it")
+        row[column] = value
+    return row
 
 
 def _condition(text: str) -> tuple[str, str]:

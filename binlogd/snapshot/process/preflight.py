@@ -160,7 +160,8 @@ def check_memory(memory_mb: int) -> None:
     if available < needed:
         raise ConfigError(
             f"Spark needs {needed} MB of memory, {available} MB are available: stop something,"
-            " or give it less with --memory (it spills to disk and gets slower)"
+            " or give it less (`binlogd pipeline --memory-mb`, export.memory of a service), which"
+            " spills to disk and is slower"
         )
 
 

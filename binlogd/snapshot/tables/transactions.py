@@ -54,7 +54,8 @@ def chosen(spec: ExportSpec, resolved: Tso) -> Tso:
     if spec.as_of > max(resolved, spec.known_resolved_ts):
         raise Refused(
             f"--as-of {spec.as_of} is above {resolved}, up to where every transaction of the log"
-            " is decided; export `latest`, or let --wait wait until the writers have come so far"
+            " is decided; export `latest`, or wait until the writers have come so far (--wait,"
+            " where a binlogd runs)"
         )
     commit_ts = Tso(spec.as_of or plus_ms(resolved, -spec.before_latest_ms))
     if commit_ts < spec.base_ts:

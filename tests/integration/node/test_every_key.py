@@ -33,6 +33,7 @@ from binlogd.offline_commands import open_store
 from binlogd.settings import config, sources
 from binlogd.settings.effects import flattened, without_effect
 from binlogd.settings.setup import Setup, server_tls
+from binlogd.upstream.pd.client import PdClient
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 
@@ -162,6 +163,11 @@ _OTHERS: dict[str, object] = {
     "syncer.sql-mode": "ANSI",
     "syncer.row-not-found": "count",
     "drainer.trash-retention": "3h",
+    "upstream.kind": "tidb",
+    "upstream.tso": "clock",
+    "upstream.tidb": ["127.0.0.1:2"],
+    "upstream.tidb-status": ["127.0.0.1:3"],
+    "upstream.pd-urls": "127.0.0.1:4",
 }
 
 
@@ -192,16 +198,10 @@ def fate(tree: dict[str, Any], key: str) -> str:
     return "without effect" if is_without else "in force"
 
 
-SWITCHED_OFF = {
-    "file": ("drainer.trash-", "syncer.relay."),
-    "pb": ("drainer.trash-", "syncer.relay."),
-    "sqlite": ("drainer.trash-", "syncer.relay."),
-    "kafka": ("drainer.trash-", "syncer.relay."),
-    "tidb": ("drainer.trash-",),
-}
-"""Details of what is refused: a directory, a schema without which they are nothing."""
 _SECRET_PLACES = re.compile(r"(?<=password)-file$|(?<=admin-token)-file$|encrypted-(?=password$)")
 """What else is in the name of a key that holds a secret in the place of another."""
+REFUSED_SWITCHES = {("refused", "drainer.trash-schema"), ("refused", "syncer.relay.log-dir")}
+"""Asked for by every node: what goes with some downstreams only."""
 ALONE = {
     "syncer.to.zookeeper-addrs",  # refused at any value
     "syncer.load-schema-snapshot",  # refused without a PD, asked for below
@@ -253,14 +253,61 @@ async def test_each_key_of_a_downstream_is_asked_for_or_does_nothing_and_says_so
         make_sink(setup, disk, 7)
     tree, wrong = config.read_toml(text, "a test"), {}
     for key in keys("syncer.", "drainer."):
-        is_off = key.startswith(SWITCHED_OFF.get(db_type, ("-",)))
-        if is_off or key in ALONE or key in READ_ELSEWHERE:
+        if key in ALONE or key in READ_ELSEWHERE:
             continue
         place = _SECRET_PLACES.sub("", key)  # read while loading, whatever is done with it
         what, is_asked = fate(tree, key), place in watched.keys
+        if (what == "in force") != is_asked and (what, key) not in REFUSED_SWITCHES:
+            wrong[key] = f"{what}, and {'asked for' if is_asked else 'not asked for'}"
+    assert wrong == {}
+
+
+UPSTREAM = """
+data-dir = "{place}"
+[upstream]
+kind = "{kind}"
+cluster-id = 7
+abandoned-prewrite = "rollback"
+"""
+ASKS_TIDB = 'tidb = ["127.0.0.1:1"]\n'
+ASKS_PD = 'pd-urls = "127.0.0.1:1"\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("standalone", ""),
+        ("tidb", ASKS_TIDB),
+        ("pd", ASKS_PD),
+        ("pd", ASKS_PD + ASKS_TIDB),
+    ],
+)
+async def test_each_key_of_an_upstream_is_asked_for_or_does_nothing_and_says_so(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch, kind: str, more: str
+) -> None:
+    text = UPSTREAM.format(place=tmp_path, kind=kind) + more
+    monkeypatch.setattr(PdClient, "cluster_id", unavailable)  # a restart needs nobody
+    setup = setup_of(tmp_path, text)
+    disk = PosixDisk(threads=1)
+    async with AsyncExitStack() as stack:
+        stack.callback(monkeypatch.undo)
+        stack.callback(disk.close)
+        store = await open_store(setup, disk)
+        stack.push_async_callback(store.close)
+        upstream = await open_upstream(setup, store)
+        stack.push_async_callback(upstream.close)
+    tree, wrong = config.read_toml(text, "a test"), {}
+    for key in keys("upstream."):
+        if key in ("upstream.kind", "upstream.pumps"):  # what is asked first; the node's, see below
+            continue
+        what, is_asked = fate(tree, key), _SECRET_PLACES.sub("", key) in watched.keys
         if (what == "in force") != is_asked:
             wrong[key] = f"{what}, and {'asked for' if is_asked else 'not asked for'}"
     assert wrong == {}
+
+
+async def unavailable(*_: object) -> int:
+    raise UpstreamUnavailable("nobody answers")
 
 
 READ_ELSEWHERE = {
@@ -339,6 +386,28 @@ def test_what_does_nothing_is_said_by_a_start_and_by_check_config() -> None:
         "syncer.worker-count": 'it does nothing with db-type "kafka"',
         "syncer.enable-detect": "conflicts are always told apart by keys",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('roles = ["drainer"]\n[archive]\nurl = "a"', 'has no "pump"'),
+        ('roles = ["pump"]\n[upstream]\npumps = ["h:1"]', "this node replicates nothing"),
+        ('[archive]\nkeep = "30d"', "archive.url is not set"),
+        ("[export]\nidle-ttl = 7", "export.dir is not set"),
+        ("[telemetry]\nslow-transaction = 7", "telemetry.otlp-endpoint is not set"),
+        ("[syncer.relay]\nrestore-after = 7", "syncer.relay.log-dir is not set"),
+        ('[syncer]\ndb-type = "mysql"\n[syncer.to.checkpoint]\nport = 7', "host is not set"),
+        ('[syncer.binlog-filter-rule.r]\nignore-event = ["delete"]', "migrate-rule names r"),
+        ("[upstream]\ntxn-timeout = 7", 'abandoned-prewrite = "rollback"'),
+        ('[upstream]\npd-urls = "h:1"', 'upstream.kind "standalone"'),
+    ],
+)
+def test_what_counts_beside_another_key_only_says_so_without_it(text: str, said: str) -> None:
+    pumps = '\n[upstream]\npumps = ["h:1"]\ncluster-id = 7' if '"drainer"' in text else ""
+    found = config.parse(text + pumps, "a test")
+    ((_, reason),) = without_effect(found, config.Config())
+    assert said in reason
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,15 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
+import pytest
+
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.errors import ConfigError
 from binlogd.node.problems import problems
 from binlogd.node.replication import FirstContact, Replication
 from binlogd.ports import BinlogSource
@@ -126,6 +129,8 @@ async def test_a_node_that_only_receives_is_told_that_somebody_has_dealt_with_it
         await insert(alone.pump, 20, 1)
         await insert(alone.pump, 15, 2)
         await eventually(lambda: alone.node.own_status().late_commits == 1)
-        assert (await alone.node.skip(20, "")).code != 200
+        assert (await alone.node.skip(20, "it is not late")).code != 200
+        with pytest.raises(ConfigError, match="reason is missing"):
+            await alone.node.skip(15, " ")
         assert (await alone.node.skip(15, "compared")).code == 200
         assert alone.node.own_status().late_commits == 0

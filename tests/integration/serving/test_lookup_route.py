@@ -83,6 +83,8 @@ async def test_a_question_is_understood(path: str, question: Question) -> None:
         ("/transactions?limit=x", "a number from 1 to 100"),
         ("/transactions?row=id=1", "row needs a table"),
         ("/transactions?table=a&row=id", "expected COLUMN=VALUE"),
+        ("/transactions?table=a&row=id=1&row=v=2&row=ID=3", "row: ID stands there twice"),
+        ("/transactions?table=a&table=b", "table: stands there twice"),
         ("/transactions?from=yesterday", "neither a TSO"),
         ("/transactions?from=2024-05-02&to=2024-05-01", "from lies behind to"),
         (f"/transactions?table={'a' * 5000}", "longer than 4096 characters"),

@@ -300,7 +300,7 @@ def test_a_file_of_a_task_is_given_away_when_it_is_whole_and_nothing_stays(
         (("--out", "o"), "--archive is wanted"),
         (("--out", "o", "--archive", "nowhere"), "--archive is wanted"),
         (("--via", "host:8250"), "--via: not under spark-submit"),
-        (("--out", "o", "--wait", "5m", "--dry-run"), "--wait, --dry-run: not under spark-submit"),
+        (("--out", "o", "--wait", "5m", "--keep", "1"), "--wait: not under spark-submit"),
         (("--out", "o", "--archive", "A", "--base", "s3://b/c"), "reads all of the log; export it"),
         (("--out", "o", "--archive", "A", "--layout", "dumpling"), "numbered one after the other"),
         (("--out", "o", "--archive", "A", "--format", "delta"), "binlogd pipeline --into delta:"),

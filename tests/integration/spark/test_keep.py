@@ -579,7 +579,5 @@ def test_the_command_says_what_goes_and_when(
     told = said()
     assert re.search(r"\d\d segments \(0\.\d MB\) announced to go; what is announced goes", told)
     assert f"reads begin behind commit_ts {read_bound(kept.store).announced_ts} (" in told
-    with pytest.raises(ConfigError, match="--base and --dry-run go with --keep"):
-        archive_command(kept.url, base="b", data_dir=str(kept.logged.data_dir))
     with pytest.raises(ConfigError, match=r'--keep: "soon": use 7 or "7d" for 7 days'):
         archive_command(kept.url, keep="soon", data_dir=str(kept.logged.data_dir))

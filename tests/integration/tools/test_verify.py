@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from binlogd.cli import command_line
+from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.errors import ConfigError
@@ -193,3 +194,26 @@ def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
         )
     with pytest.raises(ConfigError, match="only a TiDB can"):
         CliRunner().invoke(cli, [*words, "--at", "400000000000000000"], catch_exceptions=False)
+
+
+def test_the_checkpoint_is_read_where_the_configuration_keeps_it(
+    mariadb: MariaDb, replica: MariaDb, tmp_path: Path
+) -> None:
+    for server in (mariadb, replica):
+        server.execute(*TABLES)
+    text = Checkpoint(Tso(450000000000000001), consistent=True).to_json().decode()
+    mariadb.execute(
+        "CREATE DATABASE marks",
+        "CREATE TABLE marks.of_shop (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint TEXT)",
+        f"INSERT INTO marks.of_shop VALUES (7, '{text}')",
+    )
+    file = tmp_path / "binlogd.toml"
+    file.write_text(
+        '[syncer]\ndb-type = "mysql"\n'
+        f'[syncer.to]\nport = {replica.port}\nuser = "root"\n'
+        '[syncer.to.checkpoint]\nhost = "127.0.0.1"\nschema = "marks"\ntable = "of_shop"\n'
+        f'port = {mariadb.port}\nuser = "root"\n'
+    )
+    words = ["verify", "--upstream", f"mysql://root@127.0.0.1:{mariadb.port}"]
+    with pytest.raises(ConfigError, match="cannot be read as of 450000000000000001"):
+        CliRunner().invoke(command_line(), [*words, "--config", str(file)], catch_exceptions=False)

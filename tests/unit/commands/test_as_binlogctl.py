@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from binlogd.cli import as_go_reads_flags
+from binlogd.cli import as_go_reads_flags, command_line
 from binlogd.commands.ctl import LogLines, log_line
-from binlogd.errors import ConfigError
+from binlogd.errors import ConfigError, NotRunning
 from binlogd.ports import NodeStatus
 from binlogd.tso import Tso, compose
 
@@ -80,3 +81,23 @@ def test_flags_may_say_that_they_are_true() -> None:
     assert as_go_reads_flags(["ctl", "--show-offline-nodes=false"]) == ["ctl"]
     other = ["dump", "-show-offline-nodes=true"]
     assert as_go_reads_flags(other) == other
+
+
+@pytest.mark.parametrize("word", ["pumps", "update-drainer", "generate_meta", "encrypt"])
+def test_an_address_is_refused_where_no_node_is_asked(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--addr: not with {word}, which asks no node"):
+        told("ctl", word, "--addr", "127.0.0.1:1")
+
+
+def test_the_address_that_is_given_is_asked_whatever_a_pd_says() -> None:
+    with pytest.raises(NotRunning, match=r"127\.0\.0\.1:1/status"):
+        told("ctl", "pause", "--node-id", "a", "--addr", "127.0.0.1:1", "--pd-urls", "127.0.0.1:2")
+
+
+def test_certificates_without_a_ca_are_no_tls_and_refused() -> None:
+    with pytest.raises(ConfigError, match="--ssl-ca: is missing; without it there is no TLS"):
+        told("ctl", "pumps", "--pd-urls", "127.0.0.1:2", "--ssl-cert", "c.pem", "-ssl-key", "k.pem")
+
+
+def told(*words: str) -> None:
+    CliRunner().invoke(command_line(["ctl"]), list(words), catch_exceptions=False)
