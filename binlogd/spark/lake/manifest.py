@@ -162,11 +162,6 @@ def leaving_of(plans: Mapping[int, TablePlan]) -> tuple[tuple[int, int], ...]:
     )
 
 
-def label(plan: TablePlan) -> str:
-    """A table as people call it."""
-    return f"{plan.database}.{plan.info.name}"
-
-
 def mode_of(text: str) -> LakeMode:
     """Raises ConfigError."""
     found = next((each for each in MODES if each == text), None)
@@ -234,9 +229,6 @@ class LakeManifest:
                 self.store.remove(f"{_SCHEMAS}/{name}")
 
     def claim(self, mine: Claim, *, takes_over: bool = False) -> None:
-        """Makes the lake this pipeline's. Raises PipelineStopped where it is another's."""
+        """Makes the lake this pipeline's, which it may be already. Raises PipelineStopped where it
+        is another's."""
         claim_place(self.store, self._place.shown, mine, takes_over=takes_over)
-
-    def check_claim(self, mine: Claim) -> None:
-        """Raises PipelineStopped when another pipeline took the lake over."""
-        self.claim(mine)

@@ -17,7 +17,7 @@ from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import adapter
 from binlogd.snapshot.writing.table_arrays import TableArrays, by_table
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
-from binlogd.spark.lake.manifest import PipelineStopped, label
+from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
@@ -35,11 +35,6 @@ class KeyChanges:
 
     puts: pa.Table
     gone: pa.Array
-
-    @property
-    def keys(self) -> pa.ChunkedArray:
-        """All of them."""
-        return pa.chunked_array([*self.puts[KEY_COLUMN].chunks, self.gone], pa.binary())
 
 
 def lake_schema(plan: TablePlan, types: TypeOptions) -> pa.Schema:
@@ -115,6 +110,6 @@ def decoded(
         try:
             arrays = rows.arrays(puts, [Counter[str]() for _ in columns])
         except Unconvertible as error:
-            raise PipelineStopped(f"{label(plan)}: {error}") from error
+            raise PipelineStopped(f"{plan.label}: {error}") from error
         made = pa.Table.from_arrays([*arrays, puts["key"]], schema=schema)
         yield KeyChanges(made, some.filter(is_gone)["key"])
