@@ -11,7 +11,6 @@ so a task that is run again writes other ones, and what counts are the names tha
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
@@ -161,7 +160,7 @@ class _Part:
         layout = self._layout(schemas, table_id, changes["commit_ts"][-1].as_py(), newest)
         if layout is None:
             return
-        arrays = layout.arrays.arrays(changes, [Counter[str]() for _ in layout.places])
+        arrays = layout.arrays.arrays(changes, {})
         nothing = pa.nulls(len(changes), pa.string())
         marks = [changes[name] for name in ("commit_ts", "seq")]
         marks += [_OPS.take(changes["op"]), changes["key"], nothing]
