@@ -171,14 +171,14 @@ class _Keys:
         """The key that goes, if one does, and the key that is put. Raises CorruptRow."""
         if self.primary is None:
             gone, put = updated(self.handle, row)
-            return (gone and gone.key), put.key
+            return gone, put.key
         old, new = self.primary.updated(row)
         return (None if old == new else old), new
 
     def deleted(self, row: bytes) -> bytes:
         """Raises CorruptRow."""
         if self.primary is None:
-            return deleted(self.handle, row).key
+            return deleted(self.handle, row)
         return self.primary.deleted(row)
 
 
