@@ -14,12 +14,11 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from binlogd.commands.console import ExportProgress
 from binlogd.commands.manner import SUBMITTED
 from binlogd.commands.options import load_asking
-from binlogd.commands.output import say, say_json
+from binlogd.commands.output import say, say_json, say_table
 from binlogd.commands.running import asked
 from binlogd.errors import ConfigError, GaveUp, NotRunning, Refused
 from binlogd.host import loop
@@ -117,10 +116,8 @@ def show_exports(setup: Setup, *, as_json: bool) -> None:
     if not jobs:
         say("nobody has asked for an export since it was started")
         return
-    shown = Table("id", "state", "as of", "format", "tables", "rows", "MB", "took", "", box=None)
-    for each in jobs:
-        shown.add_row(*_row(each))
-    Console().print(shown, highlight=False)
+    names = ("id", "state", "as of", "format", "tables", "rows", "MB", "took", "")
+    say_table(names, map(_row, jobs))
 
 
 def _row(job: ExportJob) -> tuple[str, ...]:
