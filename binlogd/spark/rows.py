@@ -268,14 +268,12 @@ class Typed:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def batch(
-        self, table: TableAt, changes: Sequence[Change], ops: Sequence[str] | None = None
-    ) -> pa.RecordBatch:
+    def batch(self, table: TableAt, changes: Sequence[Change]) -> pa.RecordBatch:
         """Changes of one table at one moment. Raises SchemaChanged, UnreadableRow."""
         arrays = [
             pa.array([each.commit_ts for each in changes], pa.int64()),
             pa.array([each.seq for each in changes], pa.int32()),
-            pa.array(ops or [each.op for each in changes], pa.string()),
+            pa.array([each.op for each in changes], pa.string()),
         ]
         rows = [each.row for each in changes]
         targets = self._schema.types[len(MARKS) :]
