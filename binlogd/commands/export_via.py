@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from binlogd.commands.console import ExportProgress
-from binlogd.commands.manner import SUBMITTED
+from binlogd.commands.manner import SUBMITTED, check_given
 from binlogd.commands.options import load_asking
 from binlogd.commands.output import say, say_json, say_table
 from binlogd.commands.running import asked
@@ -72,15 +72,8 @@ def check_words(context: typer.Context, *, via: bool) -> None:
         known, why = _VIA_WORDS, _VIA_WHY
     else:
         return
-    odd = [
-        each.opts[0]
-        for each in context.command.params
-        if each.name is not None
-        and each.name not in known
-        and getattr(context.get_parameter_source(each.name), "name", "") == "COMMANDLINE"
-    ]
-    if odd:
-        raise ConfigError(f"{', '.join(odd)}: {why}")
+    names = {str(each.name) for each in context.command.params}
+    check_given(context, names - set(known), why)
 
 
 def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:

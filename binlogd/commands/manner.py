@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Annotated, Any, Literal
 
 import typer
+
+from binlogd.errors import ConfigError
 
 KEEP_A_LOG = frozenset({"serve", "pipeline"})
 """They run for as long as somebody wants them: their log says what they do."""
@@ -46,6 +48,18 @@ _LOG_LEVEL = inspect.Parameter(
     default=None,
     annotation=LogLevelOption,
 )
+
+
+def check_given(context: typer.Context, odd: Collection[str], why: str) -> None:
+    """Raises ConfigError where the command line has one of these options, by its parameter."""
+    given = [
+        each.opts[0]
+        for each in context.command.params
+        if each.name in odd
+        and getattr(context.get_parameter_source(str(each.name)), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: {why}")
 
 
 def with_manners(name: str, function: Callable[..., None]) -> Callable[..., None]:

@@ -311,7 +311,7 @@ def test_what_goes_on_one_machine_alone_is_refused_with_words(
     url = archived(tmp_path, [prewrite(10, 1), commit_binlog(Tso(10), Tso(15))])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        submitted([url if each == "A" else each for each in words])
+        submitted("export", [url if each == "A" else each for each in words])
     assert ended.value.code in (1, 2)
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "o").exists()
