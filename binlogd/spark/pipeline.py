@@ -127,11 +127,8 @@ class Offsets:
 
     def pipeline(self) -> str:
         """The id that Spark gave the checkpoint; "" before the first start."""
-        try:
-            found: str = json.loads(self._store.read("metadata"))["id"]
-        except FileNotFoundError:
-            return ""
-        return found
+        found = self._store.found("metadata")
+        return str(json.loads(found)["id"]) if found is not None else ""
 
     def _end(self, batch_id: int) -> Tso:
         lines = self._store.read(f"offsets/{batch_id}").decode().splitlines()

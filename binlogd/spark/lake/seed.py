@@ -83,9 +83,8 @@ def finish_seed(lake: Lake, begin: LoadedBase) -> LakeTables:
 
 
 def _seeded(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded | None:
-    try:
-        content = lake.manifest().store.read(f"{SEEDS}/{table_id}.json")
-    except FileNotFoundError:
+    content = lake.manifest().store.found(f"{SEEDS}/{table_id}.json")
+    if content is None:
         return None
     found = msgspec.json.decode(content, type=Seeded)
     return found if found.commit_ts == begin.commit_ts else None
