@@ -124,9 +124,9 @@ def let_young_objects_gather() -> None:
     gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
 
 
-def submitted(words: Sequence[str]) -> None:
-    """The same for `binlogd export` with these words, as the program that spark-submit runs."""
-    _answered(["export"], ["export", *words], obj=SUBMITTED)
+def submitted(command: str, words: Sequence[str]) -> None:
+    """The same for a command with these words, as the program that spark-submit runs."""
+    _answered([command], [command, *words], obj=SUBMITTED)
 
 
 def _answered(named: Sequence[str] | None, words: Sequence[str], **more: object) -> None:

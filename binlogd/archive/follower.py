@@ -197,9 +197,8 @@ class Follower:
     def _lacks_jobs(self) -> bool:
         """Whether the archive's DDL history has not got a job of a part yet that may come."""
         if self._jobs:
-            try:
-                history = self._store.read(HISTORY_NAME)
-            except FileNotFoundError:
+            history = self._store.found(HISTORY_NAME)
+            if history is None:
                 return True
             known = {each.id for each in msgspec.json.decode(history, type=list[_Job])}
             over_s = monotonic() - HISTORY_S

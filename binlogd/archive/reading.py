@@ -6,7 +6,8 @@ hold ends the reading with its place; nothing is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from binlogd.archive.places import TransactionIndex
 from binlogd.archive.store import ArchiveStore
@@ -17,6 +18,7 @@ from binlogd.log.segment_index import LogPosition
 from binlogd.tso import Tso
 from binlogd.wire.peek import joined
 
+T = TypeVar("T")
 TOGETHER_BYTES = 8 << 20
 TOGETHER = 4_096
 """Transactions whose records are fetched together: whichever comes first."""
@@ -36,7 +38,8 @@ class LogReader:
 
         Raises Behind and Corrupt, also for a segment that is gone and a commit without prewrite.
         """
-        for part in _parts(self._places.found(after, upto)):
+        found = self._places.found(after, upto)
+        for part in gathered(found, _bytes_of, TOGETHER, TOGETHER_BYTES):
             yield from self._joined(part)
 
     def _joined(self, part: Sequence[LogPosition]) -> Iterator[CommittedBinlog]:
@@ -78,17 +81,23 @@ class LogReader:
         return found
 
 
-def _parts(found: Iterable[LogPosition]) -> Iterator[list[LogPosition]]:
-    part: list[LogPosition] = []
-    size = 0
+def gathered(
+    found: Iterable[T], size_of: Callable[[T], int], many_max: int, bytes_max: int
+) -> Iterator[list[T]]:
+    """Some at a time: so many, or as soon as they have so many bytes."""
+    some, size = list[T](), 0
     for each in found:
-        if part and (len(part) >= TOGETHER or size >= TOGETHER_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(each)
-        size += each.length + each.prewrite_length
-    if part:
-        yield part
+        some.append(each)
+        size += size_of(each)
+        if len(some) >= many_max or size >= bytes_max:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _bytes_of(each: LogPosition) -> int:
+    return each.length + each.prewrite_length
 
 
 def _commit_of(each: LogPosition) -> _Record:

@@ -128,6 +128,13 @@ class ArchiveStore:
 
         return self._trying(name, read)
 
+    def found(self, name: str) -> bytes | None:
+        """A whole file; None where there is none."""
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            return None
+
     def document(self, name: str, kind: type[D]) -> D:
         """A file with a checksum (`checksummed_json`); as it begins where there is none. Raises
         Corrupt, and ConfigError for another format."""

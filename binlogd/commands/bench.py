@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from binlogd.commands.options import JsonOption
-from binlogd.commands.output import say_json
+from binlogd.commands.output import say_json, say_table
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.tools.measure import Measured, Measurement, measure
@@ -57,12 +56,9 @@ def bench(
     if as_json:
         say_json({each.what: {"value": each.value, "unit": each.unit} for each in found})
     else:
-        Console().print(_table(found), highlight=False)
+        say_table(("", "", "", "what"), map(_row, found))
 
 
-def _table(found: list[Measured]) -> Table:
-    table = Table("", "", "", "what", box=None)
-    for each in found:
-        digits = 0 if each.value >= 100 else 2
-        table.add_row(each.what, f"{each.value:,.{digits}f}", each.unit, each.meaning)
-    return table
+def _row(found: Measured) -> tuple[str, ...]:
+    digits = 0 if found.value >= 100 else 2
+    return found.what, f"{found.value:,.{digits}f}", found.unit, found.meaning

@@ -6,7 +6,7 @@ went on without it would say that it was done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import typer
@@ -85,11 +85,16 @@ def refuse_idle(name: str, context: typer.Context) -> None:
         if bool(context.params.get(idle.beside)) == idle.is_missing:
             continue
         known = {*_OF_EACH, *idle.known, idle.beside}
-        idle_ones = idle.names or _shown(context).keys() - known
-        odd = ", ".join(word for param, word in typed(context).items() if param in idle_ones)
-        if odd:
-            way = "without" if idle.is_missing else "with"
-            raise ConfigError(f"{odd}: not {way} {_shown(context)[idle.beside]}, where {idle.why}")
+        way = "without" if idle.is_missing else "with"
+        why = f"not {way} {_shown(context)[idle.beside]}, where {idle.why}"
+        refuse_typed(context, idle.names or _shown(context).keys() - known, why)
+
+
+def refuse_typed(context: typer.Context, names: Collection[str], why: str) -> None:
+    """Raises ConfigError where the command line has one of these parameters."""
+    given = [word for name, word in typed(context).items() if name in names]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: {why}")
 
 
 def typed(context: typer.Context) -> dict[str, str]:

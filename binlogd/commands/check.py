@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
-from binlogd.commands.output import say, say_json
+from binlogd.commands.output import say, say_json, say_table
 from binlogd.host import loop
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.checking.check import CheckReport, OnProgress
+from binlogd.pump.checking.check import CheckReport, OnProgress, ShardReport
 from binlogd.pump.checking.repair import Checked, Repaired, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
@@ -103,12 +102,8 @@ def _print(checked: Checked) -> None:
         _print_findings(checked.before)
     if checked.repaired is not None:
         _print_repair(checked.repaired)
-    shards = Table("shard", "segments", "records", "bytes", "index rows", "findings", box=None)
-    for shard in report.shards:
-        numbers = (shard.segments, shard.records, shard.size_bytes, shard.index_rows)
-        found = len(shard.findings) + shard.left_out
-        shards.add_row(shard.name, *map(str, numbers), str(found))
-    Console().print(shards, highlight=False)
+    names = ("shard", "segments", "records", "bytes", "index rows", "findings")
+    say_table(names, map(_row, report.shards))
     for shard in report.shards:
         if shard.torn_bytes:
             say(
@@ -125,6 +120,11 @@ def _print(checked: Checked) -> None:
             " DIR`; better, if there is one: restore the file from a copy of the disk, or start"
             " again from a new full copy of the data."
         )
+
+
+def _row(shard: ShardReport) -> tuple[str, ...]:
+    numbers = (shard.segments, shard.records, shard.size_bytes, shard.index_rows)
+    return shard.name, *map(str, numbers), str(len(shard.findings) + shard.left_out)
 
 
 def _print_findings(report: CheckReport) -> None:

@@ -23,7 +23,6 @@ from rich.text import Text
 
 from binlogd.snapshot.process.launcher import Progress as ExportStep
 from binlogd.tools.transaction import Meter
-from binlogd.tools.verify import Step as VerifyStep
 
 
 class _Live:
@@ -48,16 +47,16 @@ class _Live:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def report(self, what: str, done: int, whole: int | None) -> None:
+        """Shows what is at work, and how far it is."""
+        self._bar.update(self._task, description=escape(what), completed=done, total=whole)
+
 
 class BytesProgress(_Live):
     """A bar over the bytes of some files."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, "opening", DownloadColumn(), TimeRemainingColumn())
-
-    def report(self, what: str, done: int, whole: int) -> None:
-        """Shows what is being read, and how far it is."""
-        self._bar.update(self._task, description=what, completed=done, total=whole)
 
 
 class _Rate(ProgressColumn):
@@ -85,9 +84,7 @@ class ExportProgress(_Live):
         if step.table:
             self._table(step.table, step.done)
             return
-        self._bar.update(
-            self._task, description=step.stage, completed=step.done, total=step.total or None
-        )
+        self.report(step.stage, step.done, step.total or None)
         self._fraction = step.done / step.total if step.total else 0.0
         if step.stage != "rows":
             for task in self._tables.values():
@@ -121,10 +118,6 @@ class VerifyProgress(_Live):
     def __init__(self, console: Console) -> None:
         super().__init__(console, "connecting", MofNCompleteColumn(), TimeRemainingColumn())
 
-    def advance(self, step: VerifyStep) -> None:
-        """Called for each part."""
-        self._bar.update(self._task, description=step.table, completed=step.done, total=step.parts)
-
 
 class ReadingProgress(_Live):
     """How far files are read: a bar on a terminal that shows nothing else, else nothing."""
@@ -144,12 +137,8 @@ class ReadingProgress(_Live):
         """Called for each transaction."""
         self.count += 1
         if self.count % _SHOWN_EVERY == 0:
-            self._bar.update(
-                self._task,
-                description=f"{self.count} transactions",
-                completed=self.meter.read_bytes,
-                total=self.meter.total_bytes,
-            )
+            said = f"{self.count} transactions"
+            self.report(said, self.meter.read_bytes, self.meter.total_bytes)
 
 
 _SHOWN_EVERY = 64

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
 from binlogd import exporting
 from binlogd.commands import export_options as options
@@ -17,7 +15,7 @@ from binlogd.commands.console import BytesProgress, ExportProgress
 from binlogd.commands.export_via import check_words, export_via, setup_for
 from binlogd.commands.manner import SUBMITTED
 from binlogd.commands.options import AddrOption, ConfigOption, DataDirOption, JsonOption, load_setup
-from binlogd.commands.output import say, say_json
+from binlogd.commands.output import say, say_facts, say_json, say_verdicts
 from binlogd.commands.replay import server_of
 from binlogd.commands.running import get_status
 from binlogd.drainer.mysql.connection import MySqlServer
@@ -206,7 +204,7 @@ def say_package(directory: Path) -> None:
 def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: bool) -> None:
     """`--check`, and `--against`. Exit code 1 where something is not as it should be."""
     with importing("spark"):
-        from binlogd.snapshot.check import CheckedSnapshot, TableCheck, check, opened
+        from binlogd.snapshot.check import check, opened
     if as_of not in ("latest", _AT_SNAPSHOT) or (as_of == _AT_SNAPSHOT and against is None):
         raise ConfigError(
             f"--as-of {as_of}: with --check there is `--as-of {_AT_SNAPSHOT}` only, for the TiDB of"
@@ -214,19 +212,15 @@ def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: 
         )
     server = server_of(against, "+00:00", "--against") if against is not None else None
     manifest = opened(snapshot)
-    found: list[TableCheck] = []
     with BytesProgress(Console(stderr=True)) as shown:
-
-        def report(step: CheckedSnapshot) -> None:
-            shown.report(escape(step.table), step.done_bytes, step.total_bytes)
-
-        found += check(snapshot, manifest, report)
+        found = list(check(snapshot, manifest, shown.report))
     wrong = sum(1 for each in found if each.reason)
     if as_json:
         for each in found:
             say_json(each)
     else:
-        _show([(f"{each.database}.{each.table}", each.rows, each.reason, ()) for each in found])
+        rows = ((f"{each.database}.{each.table}", each.rows, each.reason, ()) for each in found)
+        say_verdicts(rows, "good")
         unread = "" if all(each.is_read for each in found) else "; rows were not read back"
         say(f"{len(found) - wrong} of {len(found)} tables are whole{unread}")
     if not wrong and server is not None:
@@ -251,12 +245,11 @@ def _compare(
         for each in found:
             say_json(each)
     else:
-        _show(
-            [
-                (f"{each.database}.{each.table}", each.rows, each.reason, each.left_out)
-                for each in found
-            ]
+        rows = (
+            (f"{each.database}.{each.table}", each.rows, each.reason, each.left_out)
+            for each in found
         )
+        say_verdicts(rows, "good")
         for verdict in found:
             for said in verdict.differences:
                 say(f"{verdict.database}.{verdict.table}: {said}")
@@ -266,23 +259,12 @@ def _compare(
     return sum(1 for each in found if each.reason)
 
 
-def _show(rows: list[tuple[str, int, str, tuple[str, ...]]]) -> None:
-    shown = Table("table", Column("rows", justify="right"), "", box=None)
-    for name, count, reason, left_out in rows:
-        said = f"[bold red]{escape(reason)}[/]" if reason else "[green]good[/]"
-        if left_out:
-            said += f" [dim]without {escape(', '.join(left_out))}[/]"
-        shown.add_row(escape(name.strip(".")), str(count), said)
-    Console().print(shown, highlight=False)
-
-
 def say_plan(estimate: Estimate, *, as_json: bool) -> None:
     """`--dry-run`."""
     if as_json:
         say_json(estimate)
         return
-    shown = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in (
+    facts = (
         ("as of", f"{estimate.as_of} ({estimate.time})" if estimate.as_of else estimate.time),
         ("tables", f"about {len(estimate.tables)}"),
         ("log", f"{estimate.segments} files, {estimate.log_bytes / 1e6:.1f} MB"),
@@ -290,7 +272,6 @@ def say_plan(estimate: Estimate, *, as_json: bool) -> None:
         ("base", estimate.base),
         ("time", f"about {estimate.seconds:.0f} s {estimate.basis}"),
         ("free disk", f"{estimate.free_bytes / 1e9:.1f} GB"),
-    ):
-        shown.add_row(f"[dim]{name}[/]", escape(value))
-    Console().print(shown, highlight=False)
+    )
+    say_facts(facts)
     say("nothing was exported: this was a dry run")

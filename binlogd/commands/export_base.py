@@ -9,12 +9,10 @@ from contextlib import closing
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
-from binlogd.commands.output import say
+from binlogd.commands.output import say, say_table
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.bases import Bases
@@ -55,10 +53,8 @@ def base(
     elif not holds:
         say(f"no export base is declared in {setup.data_dir}")
     else:
-        table = Table("base", "keeps what is behind", box=None)
-        for hold in holds:
-            table.add_row(escape(hold.name), str(hold.ts))
-        Console().print(table)
+        rows = ((escape(hold.name), str(hold.ts)) for hold in holds)
+        say_table(("base", "keeps what is behind"), rows)
 
 
 async def _changed(

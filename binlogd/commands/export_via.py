@@ -14,13 +14,12 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from binlogd.commands.beside import typed
+from binlogd.commands.beside import refuse_typed, typed
 from binlogd.commands.console import ExportProgress
 from binlogd.commands.manner import SUBMITTED
 from binlogd.commands.options import load_asking
-from binlogd.commands.output import say, say_json
+from binlogd.commands.output import say, say_json, say_table
 from binlogd.commands.running import asked
 from binlogd.errors import ConfigError, GaveUp, NotRunning, Refused
 from binlogd.host import loop
@@ -63,9 +62,8 @@ def setup_for(via: str, config_file: Path | None, data_dir: str | None) -> Setup
 def check_words(context: typer.Context) -> None:
     """Raises ConfigError for an option that has no meaning under spark-submit."""
     if context.obj is SUBMITTED:
-        odd = [word for name, word in typed(context).items() if name not in _SUBMITTED_WORDS]
-        if odd:
-            raise ConfigError(f"{', '.join(odd)}: {_SUBMITTED_WHY}")
+        names = {name for name in typed(context) if name not in _SUBMITTED_WORDS}
+        refuse_typed(context, names, _SUBMITTED_WHY)
 
 
 def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:
@@ -101,10 +99,8 @@ def show_exports(setup: Setup, *, as_json: bool) -> None:
     if not jobs:
         say("nobody has asked for an export since it was started")
         return
-    shown = Table("id", "state", "as of", "format", "tables", "rows", "MB", "took", "", box=None)
-    for each in jobs:
-        shown.add_row(*_row(each))
-    Console().print(shown, highlight=False)
+    names = ("id", "state", "as of", "format", "tables", "rows", "MB", "took", "")
+    say_table(names, map(_row, jobs))
 
 
 def _row(job: ExportJob) -> tuple[str, ...]:

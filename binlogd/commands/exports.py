@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from binlogd.commands.export_via import setup_for, show_exports
 from binlogd.commands.options import ConfigOption, JsonOption
-from binlogd.commands.output import say, say_json
+from binlogd.commands.output import say, say_json, say_table
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.snapshot.estimate import Exported, listing
@@ -54,10 +52,8 @@ def exports(
     if not found.exports:
         say(f"{out}: nothing was exported there yet")
     else:
-        shown = Table("", "export", "as of", "format", "tables", "rows", "MB", "took", box=None)
-        for each in found.exports:
-            shown.add_row(*_row(each))
-        Console().print(shown, highlight=False)
+        names = ("", "export", "as of", "format", "tables", "rows", "MB", "took")
+        say_table(names, map(_row, found.exports))
     if found.unfinished:
         say(
             "at work, or killed; `binlogd export --resume` goes on with one",

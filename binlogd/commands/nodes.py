@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Column
 
 from binlogd import offline_commands
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
-from binlogd.commands.output import say_json
+from binlogd.commands.output import say, say_json, say_table
 from binlogd.errors import ConfigError
 from binlogd.node.membership import mark as mark_node
 from binlogd.ports import NodeStatus, Registry
@@ -66,15 +65,17 @@ def show_nodes(found: Sequence[NodeStatus], *, as_json: bool) -> None:
             {kind: [entry(each) for each in found if each.kind == kind] for kind in (PUMP, DRAINER)}
         )
         return
+    if not found:
+        say("nobody is registered")
+        return
     names = ("kind", "node id", "address", "state", "alive", "up to", "last heard of")
     whole = {"node id", "address"}  # to be pasted
-    columns = (Column(each, overflow="fold", no_wrap=each in whole) for each in names)
-    shown = Table(*columns, box=None)
-    for each in found:
-        heard = wall_clock_ms(physical_ms(each.update_ts))
-        alive = {True: "yes", False: "no", None: "?"}[each.is_alive]
-        position = str(each.max_commit_ts)
-        kind = each.kind.removesuffix("s")
-        named = map(escape, (each.node_id, each.host, each.state))
-        shown.add_row(kind, *named, alive, position, heard)
-    Console().print(shown if found else "nobody is registered", highlight=False)
+    columns = [Column(each, overflow="fold", no_wrap=each in whole) for each in names]
+    say_table(columns, map(_row, found))
+
+
+def _row(node: NodeStatus) -> tuple[str, ...]:
+    heard = wall_clock_ms(physical_ms(node.update_ts))
+    alive = {True: "yes", False: "no", None: "?"}[node.is_alive]
+    named = map(escape, (node.node_id, node.host, node.state))
+    return node.kind.removesuffix("s"), *named, alive, str(node.max_commit_ts), heard

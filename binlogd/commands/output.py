@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Column
 
 
 def say(
@@ -31,6 +32,49 @@ def warn(text: str) -> None:
     from rich.console import Console
 
     say("", text, console=Console(stderr=True))
+
+
+def say_table(
+    names: Sequence[str | Column],
+    rows: Iterable[Sequence[str]],
+    *,
+    console: Console | None = None,
+) -> None:
+    """Rows under the names of their columns. What stands in them is markup."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(*names, box=None)
+    for row in rows:
+        shown.add_row(*row)
+    (console or Console()).print(shown, highlight=False)
+
+
+def say_facts(facts: Iterable[tuple[str, str]], *, console: Console | None = None) -> None:
+    """Texts, each behind its name."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table(show_header=False, box=None, pad_edge=False)
+    for name, text in facts:
+        shown.add_row(f"[dim]{name}[/]", escape(text))
+    (console or Console()).print(shown, highlight=False)
+
+
+def say_verdicts(verdicts: Iterable[tuple[str, int, str, Sequence[str]]], good: str) -> None:
+    """Tables that were compared or checked: name, rows, what is wrong or "", which columns nobody
+    looked at. `good` is what is said of one with which nothing is wrong."""
+    from rich.markup import escape
+    from rich.table import Column
+
+    def row(name: str, rows: int, reason: str, left_out: Sequence[str]) -> tuple[str, ...]:
+        said = f"[bold red]{escape(reason)}[/]" if reason else f"[green]{good}[/]"
+        if left_out:
+            said += f" [dim]without {escape(', '.join(left_out))}[/]"
+        return escape(name.strip(".")), str(rows), said
+
+    say_table(["table", Column("rows", justify="right"), ""], (row(*each) for each in verdicts))
 
 
 def say_reply(reply: Mapping[str, Any], *, as_json: bool) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from binlogd.commands.beside import refuse_typed
 from binlogd.commands.export_options import Catalog
-from binlogd.commands.manner import LogLevelOption
+from binlogd.commands.manner import SUBMITTED, LogLevelOption
 from binlogd.commands.options import ConfigOption, load_setup
 from binlogd.errors import ConfigError
 from binlogd.extras import importing
+from binlogd.settings.setup import Setup
 
+if TYPE_CHECKING:
+    from binlogd.spark.submit import Arguments
+
+_SUBMITTED_WHY = "not under spark-submit, which says what Spark takes of whom"
 SourceOption = Annotated[
     str, typer.Option("--source", help="Data directory, archive, or binlogd://host:port.")
 ]
@@ -104,6 +110,7 @@ PackageOption = Annotated[
 
 
 def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
+    context: typer.Context,
     source: SourceOption = "",
     into: IntoOption = "",
     mode: ModeOption = "upsert",
@@ -140,7 +147,7 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         binlogd pipeline --package job/    # the same on a cluster: see docs/howto/spark-cluster.md
     """
     with importing("spark"):
-        from binlogd.spark.submit import Arguments, run_here, write_package
+        from binlogd.spark.submit import Arguments, write_package
 
     if package is not None:
         for path in write_package(package):
@@ -158,7 +165,6 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         tables=tables,
         excluded=excluded,
         options=option or (),
-        config=str(config_file or ""),
         takes_over=take_over,
         base=base,
         base_time_zone=base_time_zone,
@@ -169,4 +175,16 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         cluster_by=cluster_by or (),
     )
     setup = load_setup(config_file, log_level=log_level)
-    run_here(arguments, setup, cores=cores, memory_mb=memory_mb)
+    _run(context, arguments, setup, cores=cores, memory_mb=memory_mb)
+
+
+def _run(
+    context: typer.Context, arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int
+) -> None:
+    from binlogd.spark.submit import run_here, run_submitted
+
+    if context.obj is not SUBMITTED:
+        run_here(arguments, setup, cores=cores, memory_mb=memory_mb)
+        return
+    refuse_typed(context, {"cores", "memory_mb"}, _SUBMITTED_WHY)
+    run_submitted(arguments, setup)

@@ -8,9 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from binlogd import offline_commands
 from binlogd.commands.options import (
@@ -20,7 +18,7 @@ from binlogd.commands.options import (
     JsonOption,
     load_asking,
 )
-from binlogd.commands.output import say_json, say_reply
+from binlogd.commands.output import say, say_json, say_reply, say_table
 from binlogd.commands.running import get_json, put
 from binlogd.errors import NotRunning
 from binlogd.settings.quantities import wall_clock_ms
@@ -70,8 +68,11 @@ def _show(decided: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         say_json(decided)
         return
-    shown = Table("commit_ts", "decided", "reason", box=None)
-    for each in decided:
-        decided_at = wall_clock_ms(each["decided_ms"])
-        shown.add_row(str(each["commit_ts"]), decided_at, escape(each["reason"]))
-    Console().print(shown if decided else "nothing is skipped", highlight=False)
+    if not decided:
+        say("nothing is skipped")
+        return
+    rows = (
+        (str(each["commit_ts"]), wall_clock_ms(each["decided_ms"]), escape(each["reason"]))
+        for each in decided
+    )
+    say_table(("commit_ts", "decided", "reason"), rows)

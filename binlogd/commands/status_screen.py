@@ -8,10 +8,9 @@ from typing import Self
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from binlogd.commands.output import say
+from binlogd.commands.output import say, say_facts, say_table
 from binlogd.status import (
     OFF,
     DrainerStatus,
@@ -101,7 +100,6 @@ def print_status(status: Status, console: Console | None = None) -> None:
     """One screen: lag, watermarks, checkpoint, lanes, who blocks."""
     console = console or Console()
     checkpoint, drainer = status.checkpoint, status.drainer
-    overview = Table(show_header=False, box=None, pad_edge=False)
     rows: list[tuple[str, str]] = [
         ("node", f"{status.node_id} ({status.state})"),
         ("cluster", str(status.cluster_id or "not known yet")),
@@ -114,9 +112,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
     ]
     if drainer.lanes:
         rows.append(("lanes", _lanes(drainer.lanes)))
-    for name, value in rows:
-        overview.add_row(f"[dim]{name}[/]", escape(value))
-    console.print(overview, highlight=False)
+    say_facts(rows, console=console)
     if status.close_waits_for:
         waits_for = status.close_waits_for
         say(waits_for, "closing:", console=console)
@@ -152,12 +148,9 @@ def _print_shards(
 ) -> None:
     """Of this Pump, where there is one; and the Pumps elsewhere that are pulled."""
     if own:
-        shards = Table(
-            "shard", "up to", "open prewrites", "queued", "chaser", "log bytes", box=None
-        )
-        for shard in own:
-            shards.add_row(*(str(getattr(shard, name)) for name in _SHARD_COLUMNS))
-        console.print(shards, highlight=False)
+        columns = ("shard", "up to", "open prewrites", "queued", "chaser", "log bytes")
+        rows = ([str(getattr(shard, name)) for name in _SHARD_COLUMNS] for shard in own)
+        say_table(columns, rows, console=console)
     names = {shard.name for shard in own}
     _print_sources(console, [each for each in sources if each.name not in names])
 
@@ -166,9 +159,8 @@ def _print_sources(console: Console, sources: Sequence[SourceStatus]) -> None:
     """Pumps elsewhere that are pulled."""
     if not sources:
         return
-    shown = Table("pump", "state", "up to", "behind", "silent", "trouble", box=None)
-    for source in sources:
-        shown.add_row(
+    rows = (
+        (
             escape(source.name),
             source.state,
             str(source.resolved_ts),
@@ -176,7 +168,9 @@ def _print_sources(console: Console, sources: Sequence[SourceStatus]) -> None:
             f"{source.silent_s:.0f} s",
             escape(source.trouble),
         )
-    console.print(shown, highlight=False)
+        for source in sources
+    )
+    say_table(("pump", "state", "up to", "behind", "silent", "trouble"), rows, console=console)
 
 
 def _print_kept(console: Console, status: Status) -> None:

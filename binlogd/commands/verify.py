@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
 from binlogd.commands.console import VerifyProgress
 from binlogd.commands.options import ConfigOption, load_setup
-from binlogd.commands.output import say, say_json
+from binlogd.commands.output import say, say_json, say_verdicts
 from binlogd.commands.replay import server_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import MySqlServer
@@ -118,15 +116,12 @@ async def _moment(at: str, place: MySqlStore) -> Tso:
 
 
 async def _all(request: VerifyRequest, shown: VerifyProgress) -> list[TableVerdict]:
-    return [each async for each in verify_tables(request, shown.advance)]
+    return [each async for each in verify_tables(request, shown.report)]
 
 
 def _say(verdicts: list[TableVerdict], at_ts: Tso) -> None:
-    shown = Table("table", Column("rows", justify="right"), "", box=None)
-    for each in verdicts:
-        said = f"[bold red]{escape(each.reason)}[/]" if each.reason else "[green]equal[/]"
-        shown.add_row(escape(f"{each.database}.{each.table}"), str(each.rows), said)
-    Console().print(shown, highlight=False)
+    rows = ((f"{each.database}.{each.table}", each.rows, each.reason, ()) for each in verdicts)
+    say_verdicts(rows, "equal")
     for each in verdicts:
         for example in each.examples:
             say(f"{each.database}.{each.table} {example}")

@@ -11,13 +11,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from binlogd.settings.quantities import Seconds, Size
+from binlogd.settings.quantities import Seconds, Size, kinds_of
 
 SECRETS = frozenset(
     {
@@ -32,8 +31,6 @@ SECRETS = frozenset(
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"\s*([\w.\"-]+)\s*=")
 _SHOWN_CHARS_MAX = 60
-_kept = lru_cache(maxsize=256)  # more than there are tables
-_fields, _hints = _kept(msgspec.structs.fields), _kept(get_type_hints)
 _WORDS: dict[object, str] = {
     int: "must be a whole number, as in 4",
     float: "must be a number, as in 0.5",
@@ -61,8 +58,7 @@ def _of_table(
     tree: Mapping[str, Any], table: type[msgspec.Struct], path: str, prefix: str
 ) -> Iterator[tuple[str, str, str]]:
     """Where a wrong key stands, what it is called, and what is right."""
-    hints = get_type_hints(table, include_extras=True)
-    known = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(table)}
+    known = kinds_of(table)
     for name, value in tree.items():
         place, key = path + name, prefix + name
         if name not in known:
@@ -76,7 +72,7 @@ def _of_table(
                 yield place, key, what
         else:
             yield from _of_children(value, known[name], child, place, key)
-    for field in _fields(table):
+    for field in msgspec.structs.fields(table):
         if field.required and field.encode_name not in tree:
             yield f"{path}.", prefix + field.encode_name, "is missing"
 

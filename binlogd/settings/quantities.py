@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import inf
 from typing import Annotated, Any, get_type_hints
 
@@ -39,9 +40,15 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
 def in_units(tree: Mapping[str, Any], table: type[msgspec.Struct]) -> dict[str, Any]:
     """What was read of a configuration, with numbers for the text of its sizes and durations; text
     that is neither stays, for the check of all keys."""
-    hints = get_type_hints(table, include_extras=True)
-    kinds = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(table)}
+    kinds = kinds_of(table)
     return {name: _in_unit(value, kinds.get(name)) for name, value in tree.items()}
+
+
+@lru_cache(maxsize=256)  # more than there are tables
+def kinds_of(table: type[msgspec.Struct]) -> dict[str, Any]:
+    """What the values of its keys are to be."""
+    hints = get_type_hints(table, include_extras=True)
+    return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(table)}
 
 
 def _in_unit(value: Any, kind: Any) -> Any:

@@ -29,15 +29,6 @@ class TableCheck:
     is_read: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSnapshot:
-    """What is checked of all tables: bytes of files."""
-
-    table: str
-    done_bytes: int
-    total_bytes: int
-
-
 def opened(snapshot: Path) -> Manifest:
     """The manifest. Raises ConfigError where there is no snapshot."""
     try:
@@ -47,16 +38,19 @@ def opened(snapshot: Path) -> Manifest:
 
 
 def check(
-    snapshot: Path, manifest: Manifest, progress: Callable[[CheckedSnapshot], None] = lambda _: None
+    snapshot: Path,
+    manifest: Manifest,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Iterator[TableCheck]:
-    """Every table, and at the end whatever lies there that no table has."""
+    """Every table, and at the end whatever lies there that no table has. `progress` is told which
+    table is read, how many bytes were, and how many there are."""
     total = sum(file.size_bytes for table in manifest.tables for file in table.files)
     done = 0
     for table in manifest.tables:
-        progress(CheckedSnapshot(f"{table.database}.{table.table}", done, total))
+        progress(f"{table.database}.{table.table}", done, total)
         yield _table(snapshot, manifest, table)
         done += sum(file.size_bytes for file in table.files)
-    progress(CheckedSnapshot("", total, total))
+    progress("", total, total)
     unlisted = sorted(_there(snapshot) - listed(manifest))
     if unlisted:
         yield TableCheck("", "", 0, f"files that the manifest does not name: {', '.join(unlisted)}")

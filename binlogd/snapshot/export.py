@@ -456,24 +456,15 @@ def manifest_of(
 ) -> Manifest:
     """What describes a snapshot of these segments."""
     return Manifest(
+        **msgspec.structs.asdict(report),  # each field of it is one of the manifest
         binlogd_version=__version__,
-        spark_version=report.spark_version,
         cluster_id=options.cluster_id,
-        commit_ts=report.commit_ts,
         time=wall_clock(Tso(report.commit_ts)),
-        resolved_ts=report.resolved_ts,
         log=segments,
-        tables=report.tables,
-        left_out=report.left_out,
         types=options.types,
         base=_base_entry(options, base),
-        schema=report.schema,
-        changes=report.changes,
         data_format=options.format,
         layout=options.layout,
-        create_databases=report.create_databases,
-        extra_files=report.extra_files,
-        in_doubt=report.in_doubt,
         seconds=round(seconds, 3),
     )
 

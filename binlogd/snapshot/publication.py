@@ -9,7 +9,7 @@ import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from binlogd.errors import ConfigError
 from binlogd.extras import importing
@@ -18,13 +18,13 @@ from binlogd.host.threads import Threads
 from binlogd.snapshot.estimate import Listing, described
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, running
-from binlogd.snapshot.publishing.lake.register import LakeRoot, register
+from binlogd.snapshot.publishing.lake.register import Lake, register
 from binlogd.snapshot.publishing.publish import read_manifest
 
 if TYPE_CHECKING:
     from binlogd.snapshot.publishing.store import Store
 
-LAKES: dict[str, Literal["delta", "iceberg"]] = {"delta": "delta", "iceberg": "iceberg"}
+LAKES: dict[str, Lake] = {"delta": "delta", "iceberg": "iceberg"}
 UPLOAD_THREADS = 4
 Destination = str | None
 """The URI of an object store; None is the directory of the options."""
@@ -56,9 +56,9 @@ async def published(
         result = await export(options, progress, borrow)
         if lake is None:
             return result
-        place = LakeRoot(lake, options.out / lake, catalog)
+        root, path = options.out / lake, result.path
         registered = await threads.run(
-            lambda: register(place, result.path, read_manifest(result.path))
+            lambda: register(lake, root, catalog, path, read_manifest(path))
         )
         return replace(result, registered=tuple(registered))
 

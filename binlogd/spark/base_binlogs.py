@@ -13,6 +13,7 @@ from itertools import count
 
 import pyarrow as pa
 
+from binlogd.archive.reading import gathered
 from binlogd.errors import CorruptRow, Refused, UnreadableRow
 from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.create_table import create_database, create_table
@@ -75,7 +76,7 @@ def binlogs_of_base(begin: LoadedBase, jobs: list[Job], after: Tso) -> Iterator[
             yield start, commit, join(prewrite, done)
     numbers = count(len(jobs) + 1)
     for plan in _ordered(begin):
-        for rows in _transactions(plan, begin):
+        for rows in gathered(_rows(plan, begin), len, TOGETHER_ROWS, TOGETHER_BYTES):
             start, commit = _moments(next(numbers))
             if commit > after:
                 table = Mutation(plan.info.id, rows, (), (), b"\x00" * len(rows))
@@ -116,10 +117,9 @@ def _job(number: int, database: Database, info: Table | None, query: str) -> Job
     )
 
 
-def _transactions(plan: TablePlan, begin: LoadedBase) -> Iterator[list[bytes]]:
-    """Rows as TiDB writes them, some at a time; the same ones each time."""
+def _rows(plan: TablePlan, begin: LoadedBase) -> Iterator[bytes]:
+    """As TiDB writes them; the same ones each time."""
     label, numbers = plan.label, count(1)
-    held, size = list[bytes](), 0
     for rows, keys in rows_of(plan, begin.types):
         handles = keys.to_pylist() if keys is not None else [None] * rows.num_rows
         columns = [
@@ -136,10 +136,4 @@ def _transactions(plan: TablePlan, begin: LoadedBase) -> Iterator[list[bytes]]:
                 row = encode_insert(plan.info, by_id, handle=handle)
             except (ValueError, CorruptRow) as error:
                 raise UnreadableRow(label, begin.commit_ts, str(error)) from error
-            held.append(row)
-            size += len(row)
-            if len(held) >= TOGETHER_ROWS or size >= TOGETHER_BYTES:
-                yield held
-                held, size = [], 0
-    if held:
-        yield held
+            yield row

@@ -23,7 +23,8 @@ from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.snapshot.spec import FileEntry, TypeOptions
 from binlogd.snapshot.tables.built_on import Base, BaseReuse, open_base
 from binlogd.snapshot.tables.catalog import DdlBinlog, Origin, TablePlan, catalog
-from binlogd.snapshot.writing.adapt import Losses, ParquetAdapter, dump_chunks, keys_in
+from binlogd.snapshot.writing.adapt import ParquetAdapter, dump_chunks, keys_in
+from binlogd.snapshot.writing.table_arrays import Losses
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.request import HIDDEN_DATABASES, ReadRequest

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from binlogd.archive.reading import gathered
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.log.datums import Longs, Mask, RowSpans, longs
@@ -151,15 +152,9 @@ class _Run:
 
     def alone(self, binlog: CommittedBinlog) -> Iterator[pa.RecordBatch]:
         """The changes of a large transaction, some at a time. Raises as `take`."""
-        rows, size = list[_Event](), 0
-        for each in self._rows(binlog, frozenset()):
-            rows.append(each)
-            size += len(each[1]) + len(each[-1])
-            if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES_MAX:
-                yield _events(rows)
-                rows, size = [], 0
-        if rows:
-            yield _events(rows)
+        rows = self._rows(binlog, frozenset())
+        some = gathered(rows, lambda row: len(row[1]) + len(row[-1]), BATCH_ROWS, BATCH_BYTES_MAX)
+        yield from map(_events, some)
 
     def _parsed(self) -> _Parsed:
         """Raises UnknownTable."""

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -47,6 +47,7 @@ from binlogd.spark.base_loader import LoadedBase
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.lake.manifest import Claim, PipelineStopped, claim_place, is_new
+from binlogd.spark.lake.preparing import Executors
 from binlogd.spark.lane_task import (
     InputJobs,
     KnownJobs,
@@ -56,6 +57,7 @@ from binlogd.spark.lane_task import (
     LogStretch,
     Said,
     applied,
+    apply_lane,
     check_begin,
     drained,
     pulled,
@@ -69,16 +71,6 @@ NOTE_MAX = 255
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class Tasks(Protocol):
-    """Where lanes are applied."""
-
-    cores: int
-    """So many run at a time."""
-
-    def run(self, work: Sequence[LaneWork]) -> list[LaneDone]:
-        """Each by `apply_lane`; what they did, in the order of the work. Raises what one raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,7 @@ class DatabaseSink:
     def __init__(self, setup: Setup, asked: ReadRequest) -> None:
         self._setup, self._asked = setup, asked
 
-    def apply(self, tasks: Tasks, start: Tso, end: Tso, *, is_first: bool = False) -> RowCounts:
+    def apply(self, tasks: Executors, start: Tso, end: Tso, *, is_first: bool = False) -> RowCounts:
         """Returns when everything in (start, end] is downstream; what was read, and applied this
         time. `is_first`: nothing was applied yet, unless the downstream says otherwise. Raises
         PipelineStopped."""
@@ -112,7 +104,9 @@ class DatabaseSink:
 
     # --- by lanes --------------------------------------------------------------------------
 
-    def _by_lanes(self, tasks: Tasks, source: Input, stretch: LogRange, initial: Tso) -> RowCounts:
+    def _by_lanes(
+        self, tasks: Executors, source: Input, stretch: LogRange, initial: Tso
+    ) -> RowCounts:
         counts, last_ts = RowCounts(), NO_TS
         while True:  # one DDL further each time, and then to the end
             ddl_ts, found = self._spread(tasks, source, stretch, initial)
@@ -124,7 +118,7 @@ class DatabaseSink:
             last_ts = ddl_ts
 
     def _spread(
-        self, tasks: Tasks, source: Input, stretch: LogRange, initial: Tso
+        self, tasks: Executors, source: Input, stretch: LogRange, initial: Tso
     ) -> tuple[Tso, RowCounts]:
         """Up to the end, or past the first DDL: where that was, NO_TS for the end, and what was
         read and applied on the way."""
@@ -139,7 +133,7 @@ class DatabaseSink:
             )
             for at in range(len(begun.restart.lanes))
         ]
-        done = tasks.run(work)
+        done = tasks.map(apply_lane, work)
         _say(done)
         ddl = _met(done)
         _check_walked(done)

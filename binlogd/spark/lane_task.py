@@ -49,7 +49,6 @@ SAID_MAX = 100
 """Warnings of a task that are told."""
 _POLL_S = 0.02
 
-log = structlog.get_logger(__name__)
 
 Said = MutableMapping[str, Any]
 

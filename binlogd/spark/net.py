@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -124,20 +125,9 @@ class Net:
 
     def _decoded(self) -> Iterator[pa.RecordBatch]:
         ordered = sorted(self._last.values(), key=lambda each: each[:2])
-        chunk: list[Change] = []
-        table: TableAt | None = None
-        for each in ordered:
-            if (
-                chunk
-                and table is not None
-                and (each.table is not table or len(chunk) >= BATCH_ROWS)
-            ):
-                yield self._typed.batch(table, chunk)
-                chunk = []
-            table = each.table
-            chunk.append(self._change(each))
-        if chunk and table is not None:
-            yield self._typed.batch(table, chunk)
+        for _, mine in groupby(ordered, lambda each: id(each.table)):
+            while some := list(islice(mine, BATCH_ROWS)):
+                yield self._typed.batch(some[0].table, list(map(self._change, some)))
 
     def _change(self, last: _Last) -> Change:
         decoder = self._decoders.of(last.table)
@@ -171,14 +161,14 @@ class _Keys:
         """The key that goes, if one does, and the key that is put. Raises CorruptRow."""
         if self.primary is None:
             gone, put = updated(self.handle, row)
-            return (gone and gone.key), put.key
+            return gone, put.key
         old, new = self.primary.updated(row)
         return (None if old == new else old), new
 
     def deleted(self, row: bytes) -> bytes:
         """Raises CorruptRow."""
         if self.primary is None:
-            return deleted(self.handle, row).key
+            return deleted(self.handle, row)
         return self.primary.deleted(row)
 
 

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -39,11 +39,10 @@ from binlogd.spark.lake.changelog import (
     batch_of,
     columns_of_bytes,
 )
-from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, LakeTables, label
+from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, LakeTables
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
-from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
 from binlogd.spark.late import in_doubt, late_rows, newest_version
 from binlogd.spark.metrics import PipelineFigures
 from binlogd.spark.plan import LakeState, planned, schema_before
@@ -78,18 +77,6 @@ class Range:
     end: Tso
     is_first: bool
     pipeline: str
-
-
-class PipelineTarget(Protocol):
-    """Where batches go."""
-
-    @property
-    def form(self) -> str:
-        """What it wants of the data source."""
-
-    def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
-        """One batch, perhaps for the second time; it is all there on return. What was read and
-        written, this time; how long its phases took is noted in `figures`."""
 
 
 def start(
@@ -140,11 +127,8 @@ class Offsets:
 
     def pipeline(self) -> str:
         """The id that Spark gave the checkpoint; "" before the first start."""
-        try:
-            found: str = json.loads(self._store.read("metadata"))["id"]
-        except FileNotFoundError:
-            return ""
-        return found
+        found = self._store.found("metadata")
+        return str(json.loads(found)["id"]) if found is not None else ""
 
     def _end(self, batch_id: int) -> Tso:
         lines = self._store.read(f"offsets/{batch_id}").decode().splitlines()
@@ -174,18 +158,21 @@ class LakeTarget:
 
     @property
     def form(self) -> str:
-        """See Target."""
+        """What it wants of the data source."""
         return "change-steps" if self.lake.mode == "upsert" else "changelog-steps"
 
     def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
-        """See Target. Raises PipelineStopped and what Spark raises."""
+        """One batch, perhaps for the second time; it is all there on return. What was read and
+        written, this time; how long its phases took is noted in `figures`. Raises PipelineStopped
+        and what Spark raises."""
         manifest = self.lake.manifest()
         claim = Claim(of.pipeline, self.checkpoint)
         manifest.claim(claim, takes_over=self.takes_over)
         self.takes_over = False
         now = manifest.read()
         source = open_input(self.asked)
-        start = begin(now, of, source.gone_ts(), self.lake.place.shown)
+        where, gone_ts = self.lake.place.shown, source.gone_ts()
+        start = begin(now, of.start, gone_ts, where, is_first=of.is_first)
         if start >= of.end:
             moving.show(self.lake, now)
             return RowCounts()
@@ -218,13 +205,13 @@ class LakeTarget:
         with figures.phase("merge"):
             merged = self._merge(rows, batch, start, heads, read)
         counts = merging.accounted(batch, read, merged)
-        self.lake.manifest().check_claim(found.claim)
+        self.lake.manifest().claim(found.claim)
         heads |= {each.head.table_id: each.head for each in merged}
         with figures.phase("publish"):
             moving.finish(self.lake, batch, heads, doubts, counts)
         for each in doubts:
             log.warning(ROWS_IN_DOUBT, **msgspec.structs.asdict(each), what_to_do=COMPARE)
-        of_tables = {label(batch.after[each]): of for each, of in counts.items()}
+        of_tables = {batch.after[each].label: of for each, of in counts.items()}
         log.info("batch_merged", commit_ts=of.end, tables=msgspec.to_builtins(of_tables))
         return total(counts.values())
 
@@ -240,7 +227,7 @@ class LakeTarget:
             appended = self._append(rows, batch, found.start, heads)
         with figures.phase("count"):
             read = total(read_of_tables(rows, partial(changes_behind, found.start)).values())
-        manifest.check_claim(found.claim)
+        manifest.claim(found.claim)
         with figures.phase("publish"):
             appending.finish(self.lake, batch, now, appended)
         files, put = sum(each.files for each in appended), sum(each.rows for each in appended)
@@ -342,15 +329,11 @@ def _ddl(rows: DataFrame, after: Tso) -> list[DdlBinlog]:
 
 
 class SparkTasks:
-    """Work as tasks of Spark; see `Tasks` of lanes and `Executors` of a lake."""
+    """Work as tasks of Spark; see `Executors`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
         self.cores = self._context.defaultParallelism
-
-    def run(self, work: Sequence[LaneWork]) -> list[LaneDone]:
-        """See Tasks. Raises what Spark does."""
-        return self.map(apply_lane, work)
 
     def map(self, act: Callable[[T], R], work: Sequence[T]) -> list[R]:
         """See Executors. Raises what Spark does."""
@@ -367,9 +350,14 @@ class DatabaseTarget:
     form: str = "binlog"
 
     def apply(self, rows: DataFrame, of: Range, figures: PipelineFigures) -> RowCounts:
-        """See Target; who applies reads the log by itself. Raises what the Drainer is stuck at."""
+        """As for a lake; who applies reads the log by itself. Raises what the Drainer is stuck
+        at."""
         self.sink.claim(Claim(of.pipeline, self.checkpoint), takes_over=self.takes_over)
         self.takes_over = False
         tasks = SparkTasks(rows.sparkSession)
         with figures.phase("apply"):
             return self.sink.apply(tasks, of.start, of.end, is_first=of.is_first)
+
+
+PipelineTarget = LakeTarget | DatabaseTarget
+"""Where batches go."""

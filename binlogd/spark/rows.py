@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from binlogd.archive.reading import gathered
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRow, SchemaChanged, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column
@@ -60,22 +61,10 @@ BINLOG = pa.schema([("commit_ts", pa.int64()), ("start_ts", pa.int64()), ("paylo
 
 def binlog_batches(binlogs: Iterable[CommittedBinlog]) -> Iterator[pa.RecordBatch]:
     """Whole binlogs as TiDB wrote them, Commit and Prewrite joined."""
-    rows: list[CommittedBinlog] = []
-    size = 0
-    for binlog in binlogs:
-        rows.append(binlog)
-        size += len(binlog.payload)
-        if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield _binlogs(rows)
-            rows, size = [], 0
-    if rows:
-        yield _binlogs(rows)
-
-
-def _binlogs(rows: Sequence[CommittedBinlog]) -> pa.RecordBatch:
-    columns = zip(*((each.commit_ts, each.start_ts, each.payload) for each in rows), strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, BINLOG, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=BINLOG)
+    words = ((each.commit_ts, each.start_ts, each.payload) for each in binlogs)
+    for rows in gathered(words, lambda row: len(row[2]), BATCH_ROWS, BATCH_BYTES):
+        arrays = map(pa.array, zip(*rows, strict=True), BINLOG.types)
+        yield pa.RecordBatch.from_arrays(list(arrays), schema=BINLOG)
 
 
 # --- which columns a read has ------------------------------------------------------------------
@@ -268,14 +257,12 @@ class Typed:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def batch(
-        self, table: TableAt, changes: Sequence[Change], ops: Sequence[str] | None = None
-    ) -> pa.RecordBatch:
+    def batch(self, table: TableAt, changes: Sequence[Change]) -> pa.RecordBatch:
         """Changes of one table at one moment. Raises SchemaChanged, UnreadableRow."""
         arrays = [
             pa.array([each.commit_ts for each in changes], pa.int64()),
             pa.array([each.seq for each in changes], pa.int32()),
-            pa.array(ops or [each.op for each in changes], pa.string()),
+            pa.array([each.op for each in changes], pa.string()),
         ]
         rows = [each.row for each in changes]
         targets = self._schema.types[len(MARKS) :]

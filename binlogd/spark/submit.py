@@ -9,7 +9,6 @@ The same words mean the same in both. What needs PySpark is imported when it is 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import os
@@ -29,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from binlogd.errors import BinlogdError, ConfigError
+from binlogd.errors import ConfigError
 from binlogd.extras import require
 from binlogd.host.privacy import environment_of_children
-from binlogd.settings import sources
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.spark.lake.place import LIBRARIES, place_of
@@ -49,12 +47,12 @@ _PROGRAM = '''"""Run by spark-submit: see `binlogd {command} --help` for the wor
 
 import sys
 
-from binlogd.{module} import {function}
+from binlogd.cli import submitted
 
-sys.exit({function}(sys.argv[1:]))
+submitted("{command}", sys.argv[1:])
 '''
-PROGRAMS = {"pipeline": ("spark.submit", "main"), "export": ("cli", "submitted")}
-"""By command: where it begins when spark-submit runs it."""
+PROGRAMS = ("pipeline", "export")
+"""The commands that spark-submit runs."""
 SYNCER = "syncer"
 POLL_S = 1
 """Between two looks at whether somebody asked to stop."""
@@ -90,7 +88,6 @@ class Arguments:
     tables: str = ""
     excluded: str = ""
     options: Sequence[str] = ()
-    config: str = ""
     takes_over: bool = False
     base: str = ""
     base_time_zone: str = ""
@@ -204,35 +201,26 @@ def with_history(arguments: Arguments, setup: Setup) -> Arguments:
     return replace(arguments, options=(*arguments.options, f"schemaHistory={file}"))
 
 
-def main(words: Sequence[str]) -> int:
-    """Under spark-submit, which has made the session what it is. The exit code."""
-    try:
-        arguments = parsed(words)
-        path = Path(arguments.config) if arguments.config else None
-        setup = Setup(sources.read(path, os.environ, {}).config)
-        set_up_logging(setup.config.log_level, sys.stderr)
-        _check_installed(arguments)
-        from pyspark.sql import SparkSession
+def run_submitted(arguments: Arguments, setup: Setup) -> None:
+    """Under spark-submit, which has made the session what it is. Raises as `run_here`."""
+    set_up_logging(setup.config.log_level, sys.stderr)
+    _check_installed(arguments)
+    from pyspark.sql import SparkSession
 
-        from binlogd.snapshot.process.session import settle
+    from binlogd.snapshot.process.session import settle
 
-        with SparkSession.builder.appName("binlogd-pipeline").getOrCreate() as spark:
-            settle(spark)
-            run(spark, arguments, claimed(arguments, setup))
-    except BinlogdError as error:
-        sys.stderr.write(f"binlogd pipeline: {error}\n")
-        return 2 if isinstance(error, ConfigError) else 1
-    return 0
+    with SparkSession.builder.appName("binlogd-pipeline").getOrCreate() as spark:
+        settle(spark)
+        run(spark, arguments, claimed(arguments, setup))
 
 
 def write_package(directory: Path) -> list[Path]:
     """What spark-submit needs of this installation. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     archive, programs = directory / "binlogd.zip", []
-    for command, (module, function) in PROGRAMS.items():
+    for command in PROGRAMS:
         programs.append(directory / f"{command}.py")
-        text = _PROGRAM.format(command=command, module=module, function=function)
-        programs[-1].write_text(text)
+        programs[-1].write_text(_PROGRAM.format(command=command))
     package = _ROOT / "binlogd"
     source = package / "spark" / "pyspark_binlogd"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -409,26 +397,3 @@ def _check_installed(arguments: Arguments) -> None:
     require("spark", "pyspark", "pyarrow", "pandas")
     if kind:
         require(kind, LIBRARIES[kind])
-
-
-def parsed(words: Sequence[str]) -> Arguments:
-    """What spark-submit is given behind the program."""
-    parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
-    for name in ("source", "into", "checkpoint"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("base", "base-time-zone", "tables", "config", "metrics-addr", "catalog"):
-        parser.add_argument(f"--{name}", default="")
-    parser.add_argument("--from", dest="begin", default="")
-    parser.add_argument("--except", dest="excluded", default="")
-    parser.add_argument("--mode", default="upsert")
-    parser.add_argument("--follow", action="store_true")
-    parser.add_argument("--take-over", dest="takes_over", action="store_true")
-    parser.add_argument("--interval", dest="interval_s", type=float, default=10.0)
-    parser.add_argument("--batch", type=int, default=100_000)
-    parser.add_argument("--option", dest="options", action="append", default=[])
-    for name in ("partition-by", "cluster-by"):
-        parser.add_argument(f"--{name}", action="append", default=[])
-    found = vars(parser.parse_args(list(words)))
-    if not found.pop("follow"):
-        found["interval_s"] = None
-    return Arguments(**found)

@@ -70,15 +70,6 @@ class TableVerdict:
     examples: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Progress: parts of a table that are compared."""
-
-    table: str
-    done: int
-    parts: int
-
-
 class _Column(NamedTuple):
     name: str
     data_type: str
@@ -120,9 +111,10 @@ async def _read_at(session: SqlSession, request: VerifyRequest) -> None:
 
 
 async def verify(
-    request: VerifyRequest, progress: Callable[[Step], None] = lambda _: None
+    request: VerifyRequest, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> AsyncIterator[TableVerdict]:
-    """The verdict on each replicated table of either server. Raises DownstreamUnavailable."""
+    """The verdict on each replicated table of either server. `progress` is told the table, how many
+    of its parts are compared, and how many there are. Raises DownstreamUnavailable."""
     wanted, routes = request.wanted, request.wanted.routes
     async with _connected(request) as both:
         ours = await _tables(both.upstream, request)
@@ -173,7 +165,7 @@ class _Pair:
         upstream: Named,
         downstream: Named,
         request: VerifyRequest,
-        progress: Callable[[Step], None],
+        progress: Callable[[str, int, int], None],
     ) -> None:
         self._both, self._request, self._progress = both, request, progress
         self._name = upstream
@@ -201,9 +193,7 @@ class _Pair:
                 return TableVerdict(
                     self._name.database, self._name.table, rows, reason, tuple(examples)
                 )
-            self._progress(
-                Step(f"{self._name.database}.{self._name.table}", number + 1, len(parts))
-            )
+            self._progress(f"{self._name.database}.{self._name.table}", number + 1, len(parts))
         return TableVerdict(self._name.database, self._name.table, rows)
 
     async def _parts(self, shape: _Shape) -> tuple[int, list[bytes]]:

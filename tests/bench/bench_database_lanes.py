@@ -14,10 +14,11 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -55,8 +56,8 @@ class Processes:
         self.cpu_s: list[float] = []
         self.rows = 0
 
-    def run(self, work: Sequence[LaneWork]) -> list[LaneDone]:
-        """See Tasks."""
+    def map(self, act: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
+        """See `Executors`; `act` is `apply_lane`."""
         context = multiprocessing.get_context("fork")  # has what this one imported
         with ProcessPoolExecutor(len(work), mp_context=context) as pool:
             found = list(pool.map(timed, work))

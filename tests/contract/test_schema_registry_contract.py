@@ -17,24 +17,22 @@ from binlogd.drainer.kafka.schema_registry import (
     SchemaRegistry,
 )
 from binlogd.tso import Tso
-from tests.support.schema_registry import Apicurio, SmallRegistry
+from tests.support.schema_registry import SmallRegistry, apicurio
 
 _NUMBERS = count()
 KINDS = ["small", pytest.param("apicurio", marks=pytest.mark.soak)]
 
 
 @pytest.fixture(scope="module")
-def apicurio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
-    registry = Apicurio(tmp_path_factory.mktemp("apicurio"))
-    registry.start()
-    yield registry
-    registry.stop()
+def apicurio_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with apicurio(tmp_path_factory.mktemp("apicurio")) as url:
+        yield url
 
 
 @pytest.fixture(params=KINDS)
 async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     if request.param == "apicurio":
-        yield request.getfixturevalue("apicurio").url
+        yield request.getfixturevalue("apicurio_url")
         return
     registry = SmallRegistry()
     async with registry.serving():

@@ -248,7 +248,7 @@ def test_a_package_holds_what_a_cluster_imports(tmp_path: Path) -> None:
     assert run(tmp_path, "pipeline", "--package", "job").returncode == 0
     names = set(zipfile.ZipFile(tmp_path / "job" / "binlogd.zip").namelist())
     assert {"pyspark_binlogd/__init__.py", "binlogd/spark/source.py", "binlogd/tso.py"} <= names
-    assert "from binlogd.spark.submit import main" in (tmp_path / "job" / "pipeline.py").read_text()
+    assert 'submitted("pipeline"' in (tmp_path / "job" / "pipeline.py").read_text()
 
 
 def recorded(mariadb: MariaDb, directory: Path, url: str) -> tuple[Task, Path]:

@@ -22,7 +22,7 @@ from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened
 from binlogd.settings.sources import PATHS
 from binlogd.spark.lake.place import KINDS, place_of
-from binlogd.spark.submit import PROGRAMS, check_speculation, parsed
+from binlogd.spark.submit import PROGRAMS, check_speculation
 from tests.support.deployment import (
     DEPLOY,
     ROOT,
@@ -33,6 +33,7 @@ from tests.support.deployment import (
     grants,
     unit,
 )
+from tests.support.submitted import arguments_of
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 DEBIAN_12 = "3.11.2"
@@ -332,8 +333,8 @@ def test_the_image_with_spark_is_driver_executor_and_binlogd(tmp_path: Path) -> 
 def test_the_pipeline_of_the_spark_operator_is_one_that_the_image_runs() -> None:
     claim, application = documents("spark-pipeline.yaml")
     spec = application["spec"]
-    assert parsed(spec["arguments"]).is_lake
-    arguments = parsed(spec["arguments"])
+    arguments = arguments_of(*spec["arguments"])
+    assert arguments.is_lake
     assert place_of(arguments.into).kind in KINDS
     assert arguments.interval_s is not None, "the operator keeps up what goes on"
     check_speculation(spec["sparkConf"])

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
 
 from grpclib.const import Cardinality
 
@@ -25,42 +22,31 @@ from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
 from binlogd.wire.generated.etcdserverpb import CompactionRequest, PutRequest
 from tests.support.ports import free_port
+from tests.support.started import started
 from tests.support.tried import tried
-
-_START_S = 120.0
 
 
 @contextmanager
 def real_etcd(directory: Path) -> Iterator[int]:
-    """Runs one in a directory; its client port. Raises RuntimeError when it does not start."""
+    """Runs one in a directory; its client port. Raises AssertionError when it does not start."""
     program = shutil.which("etcd")
-    if program is None:
-        raise RuntimeError("etcd is not installed: `make system` installs etcd-server")
+    assert program is not None, "etcd is not installed: `make system` installs etcd-server"
     client, peer = free_port(), free_port()
+    words = [
+        program,
+        "--name=one",
+        f"--data-dir={directory / 'data'}",
+        f"--listen-client-urls=http://127.0.0.1:{client}",
+        f"--advertise-client-urls=http://127.0.0.1:{client}",
+        f"--listen-peer-urls=http://127.0.0.1:{peer}",
+        f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+        f"--initial-cluster=one=http://127.0.0.1:{peer}",
+        "--heartbeat-interval=20",
+        "--election-timeout=200",
+    ]
     log = directory / "etcd.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                program,
-                "--name=one",
-                f"--data-dir={directory / 'data'}",
-                f"--listen-client-urls=http://127.0.0.1:{client}",
-                f"--advertise-client-urls=http://127.0.0.1:{client}",
-                f"--listen-peer-urls=http://127.0.0.1:{peer}",
-                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
-                f"--initial-cluster=one=http://127.0.0.1:{peer}",
-                "--heartbeat-interval=20",
-                "--election-timeout=200",
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        _wait_until_healthy(client, process, log)
+    with started(words, lambda: _is_healthy(client), directory=directory, log=log):
         yield client
-    finally:
-        process.kill()
-        process.wait()
 
 
 def say_version(port: int) -> None:
@@ -74,17 +60,12 @@ def _version_at(port: int) -> str:
         return str(json.load(answer)["etcdserver"])
 
 
-def _wait_until_healthy(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = monotonic() + _START_S
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
-                if b'"true"' in answer.read():
-                    return
-        except (OSError, urllib.error.URLError):
-            if process.poll() is not None or monotonic() > until:
-                raise RuntimeError(f"etcd does not start: {log.read_text()}") from None
-        sleep(0.02)
+def _is_healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+            return b'"true"' in answer.read()
+    except OSError:
+        return False
 
 
 @asynccontextmanager

@@ -49,7 +49,7 @@ from binlogd.snapshot.spec import PinnedSegment
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tidb.model import job_from_json
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tools.pump_log import filed_to, joined
+from binlogd.tools.pump_log import joined
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.records import records
 from binlogd.tools.row_index import encode_frame, frames
@@ -286,11 +286,6 @@ def _joined(directory: Path) -> object:
     if any(each.prewrite_place is None for each in found):  # which is told as a note
         raise Corrupt("the log does not hold the prewrite")
     return [each[:3] for each in found]
-
-
-def _filed(directory: Path) -> object:
-    (shard,) = shards_below(directory)
-    return filed_to(shard)
 
 
 # --- a row index --------------------------------------------------------------------------------

@@ -48,12 +48,6 @@ class GrowingLog:
             for payload in some:
                 self._append(number, payload)
 
-    def seal(self) -> None:
-        """Every segment that has something."""
-        for number, segments in enumerate(self.segments):
-            if segments[-1].size_bytes:
-                self._seal(number)
-
     @property
     def resolved_ts(self) -> Tso:
         """Up to where all is there, as a Pump without witnesses knows it: what was so once, is so

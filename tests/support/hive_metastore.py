@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,7 +13,7 @@ from tempfile import mkdtemp
 from pyiceberg.catalog.hive import HiveCatalog
 
 from tests.support.ports import free_port
-from tests.support.started import started
+from tests.support.started import listens, started
 from tests.support.tried import tried
 
 JARS = Path(__file__).parents[2] / ".venv" / "hive"
@@ -67,16 +66,8 @@ def _server(directory: Path, *, makes_tables: bool) -> Iterator[str]:
     (conf / "metastore-site.xml").write_text(f"<configuration>\n{properties}</configuration>\n")
     java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{conf}:{JARS}/*"]
     words = [*java, f"{_HIVE}.HiveMetaStore", "-p", str(port)]
-    with started(words, lambda: _listens(port), directory=directory, log=directory / "log"):
+    with started(words, lambda: listens(port), directory=directory, log=directory / "log"):
         yield f"thrift://127.0.0.1:{port}"
 
 
 _HIVE = "org.apache.hadoop.hive.metastore"
-
-
-def _listens(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5):
-            return True
-    except OSError:
-        return False

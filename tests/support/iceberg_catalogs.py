@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from pyiceberg import catalog
@@ -19,7 +18,7 @@ from pyiceberg.utils.config import Config
 from tests.support.hive_metastore import hive_metastore
 from tests.support.ports import free_port
 from tests.support.s3 import s3_server
-from tests.support.started import started
+from tests.support.started import says_ok, started
 from tests.support.tried import library, tried
 
 NAME = "names"
@@ -48,6 +47,7 @@ def rest_catalog(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     jars = list(JARS.glob("iceberg-open-api-*-test-fixtures.jar"))
     assert jars, f"no REST catalog in {JARS}: run `make setup-soak`"
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     told = {
         "CATALOG_URI": f"jdbc:sqlite:{directory / 'rest.db'}",
         "CATALOG_WAREHOUSE": (directory / "warehouse").as_uri(),
@@ -56,22 +56,14 @@ def rest_catalog(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
     with started(
         [*java, "org.apache.iceberg.rest.RESTCatalogServer"],
-        lambda: _answers(port),
+        lambda: says_ok(f"{url}/v1/config"),
         directory=directory,
         log=directory / "rest.log",
         environ={**os.environ, **told},
     ):
         tried("Iceberg's REST catalog", jars[0].name.split("-")[3])
-        described(monkeypatch, uri=f"http://127.0.0.1:{port}")
+        described(monkeypatch, uri=url)
         yield
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}/v1/config", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 @contextmanager

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -28,11 +26,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
+from tests.support.started import START_TIMEOUT_S, listens, wait_for
 from tests.support.tried import tried
 
 JARS = Path(__file__).parents[2] / ".venv" / "kafka"
 CLUSTER = "AAECAwQFBgcICQoLDA0ODw"
-START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 120.0
 READ_WAIT_MS = 500
 READ_S = 120.0
@@ -139,15 +137,7 @@ class Kafka:
     def start(self) -> None:
         """Returns when it listens."""
         self._process = self._java("kafka.Kafka")
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:  # until it listens, ends or takes too long
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                tail = (self._directory / "log").read_text(errors="replace")[-2000:]
-                raise AssertionError(f"Kafka does not start: {tail}")
-            time.sleep(0.05)
+        wait_for(self._process, lambda: listens(self.port), self._directory / "log")
 
     def kill(self) -> None:
         """SIGKILL, in the middle of whatever it does."""

@@ -29,7 +29,6 @@ from binlogd.spark.lake.merging import Merged, WrittenPart
 from binlogd.spark.lake.moving import Heads, Lake
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.late import in_doubt, late_rows, newest_version
-from binlogd.spark.pipeline import Range
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
@@ -84,8 +83,8 @@ class Pipeline:
 
         manifest = self._lake.manifest()
         now = manifest.read()
-        of = Range(Tso(start), Tso(end), is_first or not start, "a")
-        begin = moving.begin(now, of, self._input.gone_ts(), "the lake")
+        gone_ts, is_first = self._input.gone_ts(), is_first or not start
+        begin = moving.begin(now, Tso(start), gone_ts, "the lake", is_first=is_first)
         if begin >= end:
             return 0
         parts = self._steps(begin, end)
@@ -101,7 +100,7 @@ class Pipeline:
         seen = partial(newest_version, self._input, Tso(end))
         state = LakeState(tracker, frozenset(now.placed), now.leaving, seen)
         batch = planned(jobs, ddl, state, self._asked, start=begin, end=Tso(end))
-        moving.check(now, batch, is_first=of.is_first)
+        moving.check(now, batch, is_first=is_first)
         step()
         late = late_rows(self._input, batch, self._asked, begin)
         doubts = in_doubt(self._input, batch, begin)

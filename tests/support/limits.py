@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from binlogd.snapshot.formats.columns import spark_type
 from binlogd.snapshot.formats.file_kinds import FileKind
-from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
+from binlogd.snapshot.spec import ColumnEntry, FileEntry, TableEntry
 
 
 class Held(NamedTuple):
@@ -115,21 +115,4 @@ def entry(columns: Sequence[Held], kind: FileKind, file: str = "t") -> TableEntr
         left_out_columns=(),
         losses={},
         files=(FileEntry(file, count, 0, ""),),
-    )
-
-
-def manifest_of(kind: FileKind, table: TableEntry) -> Manifest:
-    """A manifest of one such table."""
-    return Manifest(
-        binlogd_version="1",
-        spark_version="4",
-        cluster_id=7,
-        commit_ts=1,
-        time="",
-        resolved_ts=1,
-        log=(),
-        tables=(table,),
-        left_out=(),
-        data_format=kind.format,
-        layout=kind.layout,
     )

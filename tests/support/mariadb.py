@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ import pymysql
 
 from tests.support.ports import free_port
 from tests.support.recordings_reader import SYSTEM_SCHEMAS, connect
+from tests.support.started import wait_for
 from tests.support.tried import tried
 
-START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 120.0
 SEARCHED = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec", "/usr/local/mysql/bin")
 
@@ -89,7 +88,7 @@ class MariaDb:
         command += [f"--tmpdir={self._short}"]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        self._wait_for_answer()
+        wait_for(self._process, self._answers, self.directory / "log")
         ((version,),) = self.execute("SELECT VERSION()")
         assert version is not None
         self._version = version.decode()
@@ -99,7 +98,7 @@ class MariaDb:
         """What starts it on a data directory."""
         syncs = () if self.is_durable else _NO_SYNCS
         server = program("mariadbd", "mysqld")
-        return [server, *_COMMON, *syncs, *_as_user(), f"--datadir={data}"]
+        return [server, *COMMON, *_OWN, *syncs, *as_user(), f"--datadir={data}"]
 
     def template(self) -> Path:
         """A fresh data directory, to be copied."""
@@ -168,41 +167,33 @@ class MariaDb:
         if drops:
             self.execute("SET foreign_key_checks = 0", *drops)
 
-    def _wait_for_answer(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:  # until it answers, ends or takes too long
-            try:
-                self.connect().close()
-            except pymysql.err.OperationalError:
-                ended = self._process.poll()
-                if ended is not None or time.monotonic() > deadline:
-                    tail = (self.directory / "log").read_text(errors="replace")[-2000:]
-                    raise AssertionError(f"{self.name} does not start ({ended}): {tail}") from None
-                time.sleep(0.02)
-            else:
-                return
+    def _answers(self) -> bool:
+        try:
+            self.connect().close()
+        except pymysql.err.OperationalError:
+            return False
+        return True
 
 
+_OWN = ("--innodb-log-file-size=128M", "--lower-case-table-names=0")
 _NO_SYNCS = ("--debug-no-sync", "--innodb-flush-method=nosync")
 """What is written is there after SIGKILL; a DDL alone would wait for the disk a dozen times."""
-_COMMON = (
+COMMON = (
     "--no-defaults",
     "--skip-name-resolve",
     "--skip-log-bin",
     "--character-set-server=utf8mb4",
     "--collation-server=utf8mb4_bin",
     "--max-allowed-packet=256M",
-    "--innodb-log-file-size=128M",
     "--performance-schema=OFF",
     "--sql-mode=ALLOW_INVALID_DATES",
     "--max-connections=200",
-    "--lower-case-table-names=0",
 )
+"""Of a MySQL as well."""
 
 
-def _as_user() -> Sequence[str]:
-    """MariaDB refuses to run as root unless told to."""
+def as_user() -> Sequence[str]:
+    """Neither of both runs as root unless told to."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
@@ -227,13 +218,18 @@ def _install(template: Path) -> None:
     template.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix="fresh", dir=template.parent))
     install = program("mariadb-install-db", "mysql_install_db")
-    command = [install, "--no-defaults", f"--datadir={fresh}", "--skip-test-db", *_as_user()]
+    command = [install, "--no-defaults", f"--datadir={fresh}", "--skip-test-db", *as_user()]
     command += ["--auth-root-authentication-method=normal", "--innodb-log-file-size=128M"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         shutil.rmtree(fresh, ignore_errors=True)
         raise AssertionError(f"{install} failed: {done.stdout[-1000:]} {done.stderr[-1000:]}")
+    become(fresh, template)
+
+
+def become(fresh: Path, template: Path) -> None:
+    """Moves what is made to its place, unless another run was first."""
     try:
         fresh.rename(template)
-    except OSError:  # another run was first
+    except OSError:
         shutil.rmtree(fresh, ignore_errors=True)

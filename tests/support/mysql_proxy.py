@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-Decision = Callable[[bytes], "Fate"]
-
 
 class Fate:
     """What happens to a statement."""

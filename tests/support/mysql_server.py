@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support import mysql_tree
-from tests.support.mariadb import MariaDb
+from tests.support.mariadb import COMMON, MariaDb, as_user, become
 
 
 class MySql(MariaDb):
@@ -21,7 +19,7 @@ class MySql(MariaDb):
     def command(self, data: Path) -> list[str]:
         """What starts it."""
         syncs = () if self.is_durable else ("--innodb-flush-method=nosync",)
-        return [*mysql_tree.mysqld(), *_COMMON, *syncs, *_places(data), *_as_user()]
+        return [*mysql_tree.mysqld(), *COMMON, *_OWN, *syncs, *_places(data), *as_user()]
 
     def template(self) -> Path:
         """A fresh data directory, to be copied."""
@@ -38,19 +36,10 @@ class MySql(MariaDb):
         return template
 
 
-_COMMON = (
-    "--no-defaults",
-    "--skip-name-resolve",
-    "--skip-log-bin",
-    "--character-set-server=utf8mb4",
-    "--collation-server=utf8mb4_bin",
-    "--max-allowed-packet=256M",
+_OWN = (
     "--innodb-redo-log-capacity=256M",
     "--innodb-doublewrite=OFF",  # no test crashes the machine
-    "--performance-schema=OFF",
     "--mysqlx=OFF",
-    "--sql-mode=ALLOW_INVALID_DATES",
-    "--max-connections=200",
     "--secure-file-priv=NULL",
 )
 
@@ -66,10 +55,6 @@ def _places(data: Path) -> Sequence[str]:
     )
 
 
-def _as_user() -> Sequence[str]:
-    return ["--user=root"] if os.geteuid() == 0 else []
-
-
 def _install(template: Path) -> None:
     """Made beside its place and moved there at once: two test runs may do so at one time."""
     template.parent.mkdir(parents=True, exist_ok=True)
@@ -80,12 +65,9 @@ def _install(template: Path) -> None:
             "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"
         )
         command = [*mysql_tree.mysqld(), "--no-defaults", "--initialize-insecure"]
-        command += [*_places(fresh), *_as_user(), f"--init-file={first}", "--secure-file-priv=NULL"]
+        command += [*_places(fresh), *as_user(), f"--init-file={first}", "--secure-file-priv=NULL"]
         command += ["--innodb-redo-log-capacity=8M", "--innodb-flush-method=nosync"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise AssertionError(f"MySQL makes no data directory: {done.stderr[-2000:]}")
-        try:
-            fresh.rename(template)
-        except OSError:  # another run was first
-            shutil.rmtree(fresh, ignore_errors=True)
+        become(fresh, template)

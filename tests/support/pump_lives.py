@@ -16,6 +16,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.ports import RolledBack
 from binlogd.pump.checking.check import check
 from binlogd.wire.peek import body
+from tests.support.killed import child_of
 from tests.support.pump_world import (
     BASE,
     World,
@@ -67,16 +68,10 @@ async def killed_writer(
             continue
         if is_due():
             is_killed = True
-            os.kill(_writer(process.pid) if under else process.pid, signal.SIGKILL)
+            os.kill(child_of(process.pid) if under else process.pid, signal.SIGKILL)
     await process.wait()
     assert is_killed, "the writer ended by itself"
     return committed, refused
-
-
-def _writer(strace: int) -> int:
-    """The process that strace runs; strace ends with it."""
-    (child,) = Path(f"/proc/{strace}/task/{strace}/children").read_text().split()
-    return int(child)
 
 
 class AfterBoot(PosixDisk):

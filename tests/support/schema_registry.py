@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -21,10 +19,10 @@ from aiohttp import web
 
 from binlogd.host.tls import ServerTls
 from tests.support.ports import free_port
+from tests.support.started import says_ok, started
 from tests.support.tried import tried
 
 APICURIO = Path(__file__).parents[2] / ".venv" / "apicurio"
-START_TIMEOUT_S = 120.0
 _PROMOTED = {("int", "long"), ("float", "double"), ("string", "bytes"), ("bytes", "string")}
 
 
@@ -149,50 +147,21 @@ def _incompatible(old: Any, new: Any) -> str:
     return next(filter(None, told), "")
 
 
-class Apicurio:
-    """A real registry in a process of its own, which keeps its schemas in memory."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory, self._port = directory, free_port()
-        self.url = f"http://127.0.0.1:{self._port}/apis/ccompat/v7"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Returns when it answers."""
-        jars = list(APICURIO.glob("apicurio-registry-app-*-runner.jar"))
-        assert jars, f"no registry in {APICURIO}: run `make setup-soak`"
-        with (self._directory / "apicurio.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
-                    "-Dquarkus.http.host=127.0.0.1",
-                    f"-Dquarkus.http.port={self._port}",
-                    *("-jar", str(jars[0])),
-                ],
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():  # until it does, ends or takes too long
-            assert self._process.poll() is None, (self._directory / "apicurio.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        tried("Apicurio registry", self._says_version())
-
-    def _says_version(self) -> str:
-        with urlopen(self.url.replace("ccompat/v7", "registry/v2/system/info"), timeout=30) as info:
-            return str(json.load(info)["version"])
-
-    def _answers(self) -> bool:
-        try:
-            with urlopen(f"{self.url}/schemas/types", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        """Ends it."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(60)
+@contextmanager
+def apicurio(directory: Path) -> Iterator[str]:
+    """The URL of a real registry in a process of its own, which keeps its schemas in memory."""
+    jars = list(APICURIO.glob("apicurio-registry-app-*-runner.jar"))
+    assert jars, f"no registry in {APICURIO}: run `make setup-soak`"
+    port = free_port()
+    apis = f"http://127.0.0.1:{port}/apis"
+    words = [
+        *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
+        "-Dquarkus.http.host=127.0.0.1",
+        f"-Dquarkus.http.port={port}",
+        *("-jar", str(jars[0])),
+    ]
+    log, url = directory / "apicurio.log", f"{apis}/ccompat/v7"
+    with started(words, lambda: says_ok(f"{url}/schemas/types"), directory=directory, log=log):
+        with urlopen(f"{apis}/registry/v2/system/info", timeout=30) as info:
+            tried("Apicurio registry", str(json.load(info)["version"]))
+        yield url

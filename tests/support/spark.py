@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from binlogd.snapshot import job as job_module
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
-from binlogd.snapshot.process.jobdir import pinned
+from binlogd.snapshot.process.jobdir import Pinned, pinned
 from binlogd.snapshot.process.session import EXPORT_SETTINGS, session
 from binlogd.snapshot.publishing.publish import publish, read_manifest
 from binlogd.snapshot.spec import (
@@ -84,13 +84,11 @@ class WarmSpark:
             needs = choice.Needs(as_of, log_files.gone_ts, None, types)
             chosen = choice.choose(str(base or choice.NONE), out, needs)
             spec = msgspec.structs.replace(
-                self._spec(log_files.segments, jobs, as_of, staging),
+                self._spec(log_files, jobs, as_of, staging),
                 types=types,
                 base=str(chosen.directory or ""),
                 base_ts=chosen.commit_ts,
                 base_time_zone=time_zone,
-                is_headless=log_files.gone_ts > NO_TS,
-                gone_ts=log_files.gone_ts,
                 format=kind.format,
                 layout=kind.layout,
             )
@@ -108,12 +106,10 @@ class WarmSpark:
         job, staging, _, jobs = self._new_job(history)
         with pinned(data_dir, job) as log_files:
             return msgspec.structs.replace(
-                self._spec(log_files.segments, jobs, NO_TS, staging),
+                self._spec(log_files, jobs, NO_TS, staging),
                 state=str(job / "state"),
                 base=str(base or ""),
                 base_ts=read_manifest(base).commit_ts if base else NO_TS,
-                is_headless=log_files.gone_ts > NO_TS,
-                gone_ts=log_files.gone_ts,
             )
 
     def changes(
@@ -130,9 +126,7 @@ class WarmSpark:
         job, staging, out, jobs = self._new_job(history)
         with pinned(data_dir, job) as log_files:
             spec = msgspec.structs.replace(
-                self._spec(log_files.segments, jobs, to_ts, staging),
-                is_headless=log_files.gone_ts > NO_TS,
-                gone_ts=log_files.gone_ts,
+                self._spec(log_files, jobs, to_ts, staging),
                 changes=ChangesOptions(from_ts, all_versions, has_before),
             )
             report = job_module.build(self.spark, spec, lambda _: None)
@@ -160,11 +154,11 @@ class WarmSpark:
         jobs.write_bytes(history)
         return job, staging, out, jobs
 
-    def _spec(
-        self, segments: tuple[object, ...], history: Path, as_of: Tso, staging: Path
-    ) -> ExportSpec:
+    def _spec(self, log_files: Pinned, history: Path, as_of: Tso, staging: Path) -> ExportSpec:
         return ExportSpec(
-            segments=segments,  # type: ignore[arg-type]  # a tuple of Segment, or the empty one
+            segments=log_files.segments,
+            is_headless=log_files.gone_ts > NO_TS,
+            gone_ts=log_files.gone_ts,
             schema_history=str(history),
             as_of=as_of,
             known_resolved_ts=0,
@@ -220,21 +214,12 @@ def forget_sessions(patch: pytest.MonkeyPatch) -> None:
 
 def _manifest(report: Report, types: TypeOptions, kind: FileKind = PLAIN_PARQUET) -> Manifest:
     return Manifest(
+        **msgspec.structs.asdict(report),
         binlogd_version="test",
-        spark_version=report.spark_version,
         cluster_id=None,
-        commit_ts=report.commit_ts,
         time="",
-        resolved_ts=report.resolved_ts,
         log=(),
-        tables=report.tables,
-        left_out=report.left_out,
-        in_doubt=report.in_doubt,
         types=types,
         data_format=kind.format,
         layout=kind.layout,
-        create_databases=report.create_databases,
-        extra_files=report.extra_files,
-        schema=report.schema,
-        changes=report.changes,
     )

@@ -30,7 +30,6 @@ from binlogd.spark.lake.changelog import batch_of
 from binlogd.spark.lake.manifest import LakeTables
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.preparing import prepare
-from binlogd.spark.lane_task import LaneDone, LaneWork
 from binlogd.spark.pipeline import LakeTarget, SparkTasks
 from binlogd.tso import Tso
 from tests.support.changelogs import check_as_kept
@@ -214,9 +213,9 @@ def kept_lake(killer: Killer, logged: Logged, root: Path) -> Iterator[list[int]]
 @contextmanager
 def kept_database(killer: Killer, logged: Logged, server: MariaDb) -> Iterator[list[int]]:
     """The commit_ts that a database comes to by batches; held against the model, each at once."""
-    begun, run, end, apply = (
+    begun, spread, end, apply = (
         DatabaseSink._begun,
-        SparkTasks.run,
+        SparkTasks.map,
         DatabaseSink._end,
         DatabaseSink.apply,
     )
@@ -229,10 +228,10 @@ def kept_database(killer: Killer, logged: Logged, server: MariaDb) -> Iterator[l
     def positions() -> Any:
         return server.execute("SELECT * FROM tidb_binlog.progress WHERE lane >= 0 ORDER BY lane")
 
-    def applying(tasks: SparkTasks, work: Sequence[LaneWork]) -> list[LaneDone]:
+    def applying(tasks: SparkTasks, *words: Any) -> Any:
         before = positions()
         with killer.at_work("applying", "committing", lambda: positions() != before):
-            return run(tasks, work)
+            return spread(tasks, *words)
 
     async def publishing(*words: Any) -> None:
         killer.now("publishing")
@@ -248,7 +247,7 @@ def kept_database(killer: Killer, logged: Logged, server: MariaDb) -> Iterator[l
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DatabaseSink, "_begun", between)
-        patch.setattr(SparkTasks, "run", applying)
+        patch.setattr(SparkTasks, "map", applying)
         patch.setattr(DatabaseSink, "_end", publishing)
         patch.setattr(DatabaseSink, "apply", applied)
         yield published

@@ -368,9 +368,9 @@ def _rows(change: Mutation, handle: Handle) -> Iterator[_Found]:
         elif kind == UPDATE:
             gone, (key, put) = updated(handle, row)
             if gone is not None:
-                yield gone.key, _DELETE, b"", b""
+                yield gone, _DELETE, b"", b""
         else:
-            yield deleted(handle, row).key, _DELETE, b"", b""
+            yield deleted(handle, row), _DELETE, b"", b""
             continue
         yield key, _PUT, put, b""
 

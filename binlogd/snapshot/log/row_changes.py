@@ -136,7 +136,7 @@ def _deleted(handle: Handle, many: RowSpans, *, keeps_rows: bool) -> tuple[Numbe
     keys, is_plain = _keys(many, handle, found)
     is_slow = found.is_slow | ~is_plain
     for slow in np.flatnonzero(is_slow).tolist():
-        keys[slow] = int.from_bytes(deleted(handle, many[slow]).key, "big")
+        keys[slow] = int.from_bytes(deleted(handle, many[slow]), "big")
     if not keeps_rows or not len(many):
         return keys, _nothing(len(many))
     if is_slow.any():
@@ -181,7 +181,7 @@ def _updated(handle: Handle, many: RowSpans) -> _News:
     for slow in np.flatnonzero(is_slow).tolist():
         gone, put = updated(handle, many[slow])
         keys[slow] = int.from_bytes(put.key, "big")
-        old_keys[slow] = int.from_bytes((gone or put).key, "big")
+        old_keys[slow] = int.from_bytes(gone or put.key, "big")
         rows.append(put.row)
     if len(parts) == 1 and not rows:
         return _News(keys, parts[0], old_keys)

@@ -86,12 +86,6 @@ class Put(NamedTuple):
     row: bytes
 
 
-class EmptiedKey(NamedTuple):
-    """The key holds nothing from now on."""
-
-    key: bytes
-
-
 def inserted(handle: Handle, row: bytes) -> Put:
     """What an inserted row does. Raises CorruptRow."""
     if handle.kind is not HandleKind.COMMON:
@@ -109,8 +103,9 @@ def inserted(handle: Handle, row: bytes) -> Put:
     return Put(b"".join(parts.values()), row)
 
 
-def updated(handle: Handle, row: bytes) -> tuple[EmptiedKey | None, Put]:
-    """What an updated row does; the key it leaves, if it leaves one. Raises CorruptRow."""
+def updated(handle: Handle, row: bytes) -> tuple[bytes | None, Put]:
+    """The key that holds nothing any more, if one does, and what an updated row does. Raises
+    CorruptRow."""
     if handle.kind is not HandleKind.COMMON:
         plain = _plain_update(row, handle.column_ids[0])
         if plain is not None:
@@ -118,12 +113,12 @@ def updated(handle: Handle, row: bytes) -> tuple[EmptiedKey | None, Put]:
     boundary, old, new = _halves(row)
     old_key, new_key = _key(handle, row, old), _key(handle, row, new)
     put = Put(new_key, _prefix(handle, row, new) + row[boundary:])
-    return (None if old_key == new_key else EmptiedKey(old_key)), put
+    return (None if old_key == new_key else old_key), put
 
 
-def deleted(handle: Handle, row: bytes) -> EmptiedKey:
-    """What a deleted row does. Raises CorruptRow."""
-    return EmptiedKey(_key(handle, row, _spans(pairs(row, 0))))
+def deleted(handle: Handle, row: bytes) -> bytes:
+    """The key that holds nothing any more. Raises CorruptRow."""
+    return _key(handle, row, _spans(pairs(row, 0)))
 
 
 def key_of_values(kind: HandleKind, columns: Sequence[Column], values: Sequence[Value]) -> bytes:
@@ -252,7 +247,7 @@ def _spans(found: Sequence[Pair]) -> _Spans:
 
 def _plain_update(  # noqa: C901, PLR0912 - two loops for every column that comes
     row: bytes, handle_id: int
-) -> tuple[EmptiedKey | None, Put] | None:
+) -> tuple[bytes | None, Put] | None:
     """An update as TiDB writes it: both halves have the same columns in the same order, and most
     are the same. None for any other form, and for ids from 64 on. Hot: few calls."""
     handle, first = handle_id << 1 ^ handle_id >> 63, row[1:2]
@@ -298,7 +293,7 @@ def _plain_update(  # noqa: C901, PLR0912 - two loops for every column that come
     if old_is == new_is:
         return None, put
     old_key = _integer(row, old)[0]
-    return (None if old_key == key else EmptiedKey(old_key.to_bytes(8, "big"))), put
+    return (None if old_key == key else old_key.to_bytes(8, "big")), put
 
 
 def _halves(row: bytes) -> tuple[int, _Spans, _Spans]:

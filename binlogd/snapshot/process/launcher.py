@@ -275,13 +275,7 @@ def take(event: Event, notice: Notice) -> None:
     """Tells of what a job says. Raises what a Failed says."""
     match event:
         case Planned():
-            log.info(
-                "export_planned",
-                commit_ts=event.commit_ts,
-                resolved_ts=event.resolved_ts,
-                tables=event.tables,
-                slices=event.slices,
-            )
+            log.info("export_planned", **msgspec.structs.asdict(event))
         case Advanced(stage="transactions" | "rows" as stage):
             notice(Progress(stage, event.done, event.total))
         case Wrote():

@@ -23,6 +23,7 @@ from binlogd.snapshot.tables.built_on import ColumnSource, Dumped
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import keys_as, keys_of, type_of_keys
 from binlogd.snapshot.writing.files import KEY_COLUMN
+from binlogd.snapshot.writing.table_arrays import Losses
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.model import Column
 from binlogd.tidb.rewrite import Convert, converter
@@ -30,8 +31,6 @@ from binlogd.tidb.row import Value
 
 DUMP_ROWS = 32_768
 """Rows of a dump that are turned into Arrow at a time."""
-
-Losses = dict[str, Counter[str]]
 
 
 class Chunk(NamedTuple):

@@ -58,15 +58,27 @@ def keys_of(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
 
 
-class ChangedKeys:
+class _PutDown:
+    """A file of one table and partition."""
+
+    def __init__(self, directory: str, table_id: int, part: str, schema: pa.Schema) -> None:
+        self._path = Path(directory, str(table_id), f"{part}.parquet")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._making = self._path.with_suffix(".new")
+        self._file = pq.ParquetWriter(self._making, schema)
+
+    def close(self) -> None:
+        """Finishes the file; one that is not whole is not seen. A mark may follow: it is synced."""
+        self._file.close()
+        put_in_place(self._making, self._path)
+
+
+class ChangedKeys(_PutDown):
     """The keys of one table that changed, as one partition meets them."""
 
     def __init__(self, directory: str, plan: TablePlan, part: str) -> None:
         self._type = type_of_keys(plan)
-        self._path = Path(directory, str(plan.info.id), f"{part}.parquet")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._making = self._path.with_suffix(".new")
-        self._file = pq.ParquetWriter(self._making, pa.schema([(KEY_COLUMN, self._type)]))
+        super().__init__(directory, plan.info.id, part, pa.schema([(KEY_COLUMN, self._type)]))
         self._keys: list[pa.Array] = []
 
     def add(self, keys: pa.Array) -> None:
@@ -76,11 +88,10 @@ class ChangedKeys:
             self._flush()
 
     def close(self) -> None:
-        """Finishes the file; one that is not whole is not seen. A mark may follow: it is synced."""
+        """As of any such file."""
         if self._keys:
             self._flush()
-        self._file.close()
-        put_in_place(self._making, self._path)
+        super().close()
 
     def _flush(self) -> None:
         keys = pa.chunked_array(self._keys, self._type)
@@ -120,29 +131,17 @@ def digests(rows: pa.RecordBatch) -> list[bytes]:
     ]
 
 
-class GoneRows:
+class GoneRows(_PutDown):
     """What the changes of one partition found in the base: keys, and digests of the rows."""
 
     def __init__(self, directory: str, table_id: int, part: str) -> None:
-        self._path = Path(directory, str(table_id), f"{part}.parquet")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._making = self._path.with_suffix(".new")
-        self._file = pq.ParquetWriter(self._making, _SCHEMA)
+        super().__init__(directory, table_id, part, _SCHEMA)
 
-    def add(self, keys: list[bytes], rows: pa.RecordBatch, *, was_there: list[bool]) -> None:
+    def add(self, keys: pa.Array, rows: pa.RecordBatch, *, was_there: pa.Array) -> None:
         """Keys that changed, with the rows that they held before, where they held one."""
-        found = [
-            digest if there else None
-            for digest, there in zip(digests(rows), was_there, strict=True)
-        ]
-        self._file.write_table(
-            pa.table([keys_as(keys, pa.int64()), pa.array(found, pa.binary())], schema=_SCHEMA)
-        )
-
-    def close(self) -> None:
-        """Finishes the file; one that is not whole is not seen. A mark may follow: it is synced."""
-        self._file.close()
-        put_in_place(self._making, self._path)
+        found = pc.if_else(was_there, pa.array(digests(rows), pa.binary()), None)
+        columns = [keys_of_changes(keys, pa.int64()), found]
+        self._file.write_table(pa.table(columns, schema=_SCHEMA))
 
 
 class LooseRows:

@@ -10,16 +10,14 @@ of a D the row that went. `_before`, where it is wanted, is the row as it was: N
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from binlogd.errors import CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.packets import all_of, net_changes, unpacked
 from binlogd.snapshot.log.rowkey import Op
@@ -34,8 +32,7 @@ from binlogd.snapshot.writing.files import (
     parse_results,
     results,
 )
-from binlogd.snapshot.writing.rows import RowsAsOf
-from binlogd.snapshot.writing.table_arrays import CHUNK_BYTES, CHUNK_ROWS
+from binlogd.snapshot.writing.table_arrays import TableArrays, of_tables
 from binlogd.snapshot.writing.write import attempt_name
 from binlogd.snapshot.writing.writer import (
     arrow_columns,
@@ -43,24 +40,12 @@ from binlogd.snapshot.writing.writer import (
     schema_of,
 )
 from binlogd.tidb.rewrite import Unconvertible
-from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 
 OP, COMMIT_TS, SEQ, BEFORE = "_op", "_commit_ts", "_seq", "_before"
-_LETTERS = {Op.PUT: "I", Op.UPDATE: "U", Op.DELETE: "D"}
-
-
-class KeyChange(NamedTuple):
-    """One change of a row; `row` is empty when it went, `before` when it came."""
-
-    table_id: int
-    op: int
-    commit_ts: int
-    seq: int
-    schema_version: int
-    row: bytes
-    before_version: int
-    before: bytes
+_LETTERS = pa.array(
+    [{Op.PUT: "I", Op.UPDATE: "U", Op.DELETE: "D"}.get(each) for each in sorted(Op)]
+)
 
 
 def write_changes(
@@ -71,24 +56,18 @@ def write_changes(
     part: str,
     options: ChangesOptions,
 ) -> Iterator[pa.RecordBatch]:
-    """Writes the changes of one partition, which come by table. Yields `RESULTS`.
+    """Writes the changes of one partition, which come by table: `events.CHANGES` with
+    `before_version`, the schema version of `before`. Yields `RESULTS`.
 
     Raises UnreadableRow, UnknownTable.
     """
     schemas = SchemaTracker.from_snapshot(tracker)
-    current: _ChangeWriter | None = None
     done: list[Written] = []
-    for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in KeyChange._fields)
-        for change in map(KeyChange._make, zip(*columns, strict=True)):
-            table_id = change.table_id
-            if current is None or current.table_id != table_id:
-                if table_id not in tables:
-                    raise UnknownTable(table_id, change.commit_ts, change.schema_version)
-                done += current.close() if current else []
-                current = _ChangeWriter(tables[table_id], schemas, target, part, options)
-            current.add(change)
-    done += current.close() if current else []
+    for plan, changes in of_tables(batches, tables):
+        writer = _ChangeWriter(plan, schemas, target, part, options)
+        for each in changes:
+            writer.add(each)
+        done += writer.close()
     yield results(done)
 
 
@@ -103,86 +82,48 @@ class _ChangeWriter:
         part: str,
         options: ChangesOptions,
     ) -> None:
-        self.table_id = plan.info.id
-        self._label = plan.label
-        self._rows = RowsAsOf(plan, schemas)
-        self._columns = arrow_columns(plan, target.types)
-        self._ids = [each.id for each in plan.columns]
-        self._options = options
-        self._schema = _schema(self._columns, options)
-        self._files = TableFiles(self.table_id, directory_name(plan), self._schema, target, part)
-        self._changes: list[KeyChange] = []
-        self._images: list[dict[int, Value]] = []
-        self._befores: list[dict[int, Value] | None] = []
-        self._bytes = 0
-        self._problem = _taken(self._columns, options)
+        columns = arrow_columns(plan, target.types)
+        self._table_id, self._options = plan.info.id, options
+        self._arrays = TableArrays(plan, schemas, columns)
+        self._schema = _schema(columns, options)
+        self._files = TableFiles(self._table_id, directory_name(plan), self._schema, target, part)
+        self._problem = _taken(columns, options)
 
-    def add(self, change: KeyChange) -> None:
-        """Takes a change. Raises UnreadableRow."""
+    def add(self, changes: pa.RecordBatch) -> None:
+        """Takes changes, no more than are decoded together. Raises UnreadableRow."""
         if self._problem:
             return
         try:
-            before: dict[int, Value] | None = None
-            if change.before and (self._options.has_before or change.op == Op.DELETE):
-                before = self._rows.decode(change.before_version, change.before)
-            if change.op == Op.DELETE:
-                assert before is not None, "a row that went was there"
-                image = before
-            else:
-                image = self._rows.decode(change.schema_version, change.row)
-        except CorruptRow as error:
-            raise UnreadableRow(self._label, change.commit_ts, str(error)) from error
+            batch = pa.RecordBatch.from_arrays(self._columns(changes), schema=self._schema)
         except Unconvertible as error:
             self._problem = str(error)
             return
-        self._changes.append(change)
-        self._images.append(image)
-        self._befores.append(before)
-        self._bytes += len(change.row) + len(change.before)
-        if len(self._changes) >= CHUNK_ROWS or self._bytes >= CHUNK_BYTES:
-            self._flush()
+        self._files.add(batch, None, changes["row"].nbytes + changes["before"].nbytes)
 
     def close(self) -> list[Written]:
         """Finishes the last file. What was written, or the problem."""
-        if self._changes and not self._problem:
-            self._flush()
         done = self._files.close()
-        return [Written(self.table_id, problem=self._problem)] if self._problem else done
+        return [Written(self._table_id, problem=self._problem)] if self._problem else done
 
-    def _flush(self) -> None:
-        changes = self._changes
-        arrays = [
-            pa.array([_LETTERS[Op(each.op)] for each in changes], pa.string()),
-            pa.array([each.commit_ts for each in changes], pa.int64()),
-        ]
+    def _columns(self, changes: pa.RecordBatch) -> list[pa.Array]:
+        arrays = [_LETTERS.take(changes["op"]), changes["commit_ts"]]
         if self._options.all_versions:
-            arrays.append(pa.array([each.seq for each in changes], pa.int32()))
-        try:
-            arrays += self._built(self._images)
-            if self._options.has_before:
-                absent = pa.array([each is None for each in self._befores])
-                befores = self._built([each or {} for each in self._befores], is_counted=False)
-                arrays.append(
-                    pa.StructArray.from_arrays(
-                        befores, fields=list(self._schema.field(BEFORE).type), mask=absent
-                    )
-                )
-        except CorruptRow as error:
-            raise UnreadableRow(self._label, changes[0].commit_ts, str(error)) from error
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._files.add(batch, None, self._bytes)
-        for each in (self._changes, self._images, self._befores):
-            each.clear()
-        self._bytes = 0
-
-    def _built(self, rows: list[dict[int, Value]], *, is_counted: bool = True) -> list[pa.Array]:
-        arrays = []
-        for column, column_id in zip(self._columns, self._ids, strict=True):
-            lost: Counter[str] = Counter()
-            arrays.append(column.build([row.get(column_id) for row in rows], lost))
-            if is_counted:
-                self._files.losses.setdefault(column.column.name, Counter()).update(lost)
+            arrays.append(changes["seq"])
+        arrays += self._arrays.arrays(_images(changes), self._files.losses)
+        if self._options.has_before:
+            rows, was_there = self._arrays.befores(changes)
+            fields, absent = list(self._schema.field(BEFORE).type), pc.invert(was_there)
+            arrays.append(pa.StructArray.from_arrays(rows, fields=fields, mask=absent))
         return arrays
+
+
+def _images(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows after changes, and those that went."""
+    is_gone = pc.equal(changes["op"], Op.DELETE)
+    row = pc.if_else(is_gone, changes["before"], changes["row"])
+    version = pc.if_else(is_gone, changes["before_version"], changes["schema_version"])
+    names = ["row", "schema_version", "commit_ts"]
+    return pa.RecordBatch.from_arrays([row, version, changes["commit_ts"]], names)
 
 
 def _schema(columns: list[ArrowColumn], options: ChangesOptions) -> pa.Schema:

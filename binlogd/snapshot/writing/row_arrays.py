@@ -282,7 +282,6 @@ def _clock(packed: Longs, fsp: int) -> tuple[Longs, Mask]:
     return ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction, is_right
 
 
-Losses = Counter[str]
 _NOWHERE = -1
 
 
@@ -314,7 +313,9 @@ class RowArrays:
         self._columns = [_Column(each, way_of(each), reader_of(each.column)) for each in columns_of]
         self._decoder = decoder
 
-    def arrays(self, rows: pa.Array, versions: Longs, losses: Sequence[Losses]) -> list[pa.Array]:
+    def arrays(
+        self, rows: pa.Array, versions: Longs, losses: Sequence[Counter[str]]
+    ) -> list[pa.Array]:
         """The columns of rows that are in the form of inserted rows. Counts what is lost.
 
         Raises CorruptRow.
@@ -369,7 +370,7 @@ class _Of(NamedTuple):
     is_slow: Mask
 
 
-def _array(column: _Column, start: Longs, of: _Of, losses: Losses) -> pa.Array:
+def _array(column: _Column, start: Longs, of: _Of, losses: Counter[str]) -> pa.Array:
     """One column: of rows that have it, that lack it, and that the slow path reads."""
     is_there = (start >= 0) & ~of.is_slow
     parts = [_of_datums(column, of.many, start[is_there], losses)]
@@ -392,7 +393,7 @@ def _array(column: _Column, start: Longs, of: _Of, losses: Losses) -> pa.Array:
     return pa.concat_arrays(parts).take(pa.array(order))
 
 
-def _of_datums(column: _Column, many: RowSpans, at: Longs, losses: Losses) -> pa.Array:
+def _of_datums(column: _Column, many: RowSpans, at: Longs, losses: Counter[str]) -> pa.Array:
     array = column.way(many, at) if column.way is not None else None
     if array is not None:
         return array

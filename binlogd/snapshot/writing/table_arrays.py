@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlogd.errors import CorruptRow, UnreadableRow
+from binlogd.errors import CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.datums import is_first, longs
 from binlogd.snapshot.tables.catalog import TablePlan
@@ -22,6 +22,24 @@ from binlogd.tidb.schema import SchemaTracker
 CHUNK_ROWS = 16_384
 """Rows that are turned into Arrow at a time."""
 CHUNK_BYTES = 16 << 20
+Losses = dict[str, Counter[str]]
+"""What the columns of a table lost, by their names: how often, by what it was."""
+
+
+def of_tables(
+    batches: Iterable[pa.RecordBatch], tables: Mapping[int, TablePlan]
+) -> Iterator[tuple[TablePlan, Iterator[pa.RecordBatch]]]:
+    """Each table with its rows, which come by table, as `by_table` gives them. Raises
+    UnknownTable."""
+
+    def plan(rows: pa.RecordBatch) -> TablePlan:
+        names = ("table_id", "commit_ts", "schema_version")
+        table_id, *moment = (rows[name][0].as_py() for name in names)
+        if table_id not in tables:
+            raise UnknownTable(table_id, *moment)
+        return tables[table_id]
+
+    return groupby(by_table(batches), plan)
 
 
 def by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -29,17 +47,19 @@ def by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         begins = np.flatnonzero(is_first(longs(batch, "table_id"))).tolist()
         for begin, end in pairwise([*begins, len(batch)]):
-            rows = batch.column("row").slice(begin, end - begin)
+            rows = batch.slice(begin, end - begin)
             for at, size in _chunks(rows):
-                yield batch.slice(begin + at, size)
+                yield rows.slice(at, size)
 
 
-def _chunks(rows: pa.Array) -> Iterator[tuple[int, int]]:
+def _chunks(rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
     """Where chunks of rows begin, and how many rows they have."""
-    sizes = pc.binary_length(rows).to_numpy(zero_copy_only=False)
+    sizes = np.zeros(len(rows), np.int64)
+    for name in {"row", "before"}.intersection(rows.schema.names):
+        sizes += pc.binary_length(rows[name]).to_numpy(zero_copy_only=False)
     begin = 0
     while begin < len(rows):
-        total = np.cumsum(sizes[begin : begin + CHUNK_ROWS], dtype=np.int64)
+        total = np.cumsum(sizes[begin : begin + CHUNK_ROWS])
         count = max(1, int(np.searchsorted(total, CHUNK_BYTES, "right")))
         yield begin, count
         begin += count
@@ -55,23 +75,29 @@ class TableArrays:
         self._rows = RowsAsOf(plan, schemas)
         self._arrays = RowArrays(plan, columns, self._rows.decoder)
 
-    def arrays(self, puts: pa.RecordBatch, losses: Sequence[Counter[str]]) -> list[pa.Array]:
+    def arrays(self, puts: pa.RecordBatch, losses: Losses) -> list[pa.Array]:
         """The columns of rows, by their `row`, `schema_version` and `commit_ts`. Counts what is
         lost. Raises UnreadableRow, Unconvertible."""
+        lost = [losses.setdefault(each.column.name, Counter()) for each in self._columns]
         try:
             if self._rows.has_stand_ins:
-                return self._one_by_one(puts, losses)
-            return self._arrays.arrays(puts.column("row"), longs(puts, "schema_version"), losses)
+                return self._one_by_one(puts, lost)
+            return self._arrays.arrays(puts.column("row"), longs(puts, "schema_version"), lost)
         except CorruptRow as error:
             self._each_decoded(puts)  # tells which one it is
             raise UnreadableRow(self._plan.label, 0, str(error)) from error
 
-    def decoded(self, version: int, row: bytes, commit_ts: int) -> dict[int, Value]:
-        """One of them, by column id. Raises UnreadableRow, Unconvertible."""
-        try:
-            return self._rows.decode(version, row)
-        except CorruptRow as error:
-            raise UnreadableRow(self._plan.label, commit_ts, str(error)) from error
+    def befores(self, changes: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array]:
+        """The columns of what keys held before they changed, by `before`, `before_version` and
+        `commit_ts`, NULL where they held nothing; and whether each held something. Raises
+        UnreadableRow, Unconvertible."""
+        was_there = pc.not_equal(changes["before"], b"")
+        held = changes.filter(was_there)
+        columns = [held[name] for name in ("before", "before_version", "commit_ts")]
+        rows = pa.RecordBatch.from_arrays(columns, ["row", "schema_version", "commit_ts"])
+        is_there = was_there.to_numpy(zero_copy_only=False)
+        places = pa.array(np.cumsum(is_there) - 1, mask=~is_there)
+        return [each.take(places) for each in self.arrays(rows, {})], was_there
 
     def _one_by_one(self, puts: pa.RecordBatch, losses: Sequence[Counter[str]]) -> list[pa.Array]:
         decoded = self._each_decoded(puts)
@@ -83,4 +109,10 @@ class TableArrays:
     def _each_decoded(self, puts: pa.RecordBatch) -> list[dict[int, Value]]:
         names = ("schema_version", "row", "commit_ts")
         columns = (puts.column(name).to_pylist() for name in names)
-        return [self.decoded(*each) for each in zip(*columns, strict=True)]
+        return [self._decoded(*each) for each in zip(*columns, strict=True)]
+
+    def _decoded(self, version: int, row: bytes, commit_ts: int) -> dict[int, Value]:
+        try:
+            return self._rows.decode(version, row)
+        except CorruptRow as error:
+            raise UnreadableRow(self._plan.label, commit_ts, str(error)) from error

@@ -39,7 +39,7 @@ from binlogd.snapshot.spec import ColumnEntry, FileEntry, LeftOut, TableEntry
 from binlogd.snapshot.tables.built_on import BaseReuse
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan, name_in
 from binlogd.snapshot.writing import writer
-from binlogd.snapshot.writing.adapt import Chunk, Losses, ParquetAdapter, dump_chunks, keys_in
+from binlogd.snapshot.writing.adapt import Chunk, ParquetAdapter, dump_chunks, keys_in
 from binlogd.snapshot.writing.changed import LooseRows, changed_keys, is_kept
 from binlogd.snapshot.writing.files import (
     RESULTS,
@@ -51,6 +51,7 @@ from binlogd.snapshot.writing.files import (
     results,
     synced,
 )
+from binlogd.snapshot.writing.table_arrays import Losses
 from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of, table_files
 from binlogd.tidb.model import Column
 from binlogd.tidb.rewrite import Unconvertible

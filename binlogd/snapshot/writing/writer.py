@@ -11,36 +11,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import starmap
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from binlogd.errors import Corrupt, CorruptRow, UnknownTable, UnreadableRow
+from binlogd.errors import Corrupt
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, mysql_type
 from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import ChangedKeys, GoneRows, keys_of_changes
 from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, results
-from binlogd.snapshot.writing.table_arrays import TableArrays, by_table
+from binlogd.snapshot.writing.table_arrays import TableArrays, of_tables
 from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
-
-
-class Winner(NamedTuple):
-    """The last change of a key. `before` is the row that the key held before the first one, where
-    that is asked for and there was one."""
-
-    table_id: int
-    key: bytes
-    op: int
-    schema_version: int
-    commit_ts: int
-    row: bytes
-    before: bytes = b""
-    before_version: int = 0
 
 
 def write(
@@ -55,29 +39,18 @@ def write(
     Raises UnreadableRow, UnknownTable.
     """
     schemas = SchemaTracker.from_snapshot(tracker)
-    current: TableWriter | None = None
     done: list[Written] = []
-    for of_table in by_table(batches):
-        first = next(_winners(of_table.slice(0, 1)))
-        if current is None or current.table_id != first.table_id:
-            if first.table_id not in tables:
-                raise UnknownTable(first.table_id, first.commit_ts, first.schema_version)
-            done += current.close() if current else []
-            current = TableWriter(tables[first.table_id], schemas, target, part)
-        current.add(of_table)
-    done += current.close() if current else []
+    for plan, changes in of_tables(batches, tables):
+        writer = TableWriter(plan, schemas, target, part)
+        for each in changes:
+            writer.add(each)
+        done += writer.close()
     yield results(done)
 
 
 def write_empty(plan: TablePlan, target: FileTarget) -> list[Written]:
     """The file of a table without rows, so that its columns are there to be read."""
     return TableWriter(plan, SchemaTracker(), target, "empty").close_empty()
-
-
-def _winners(batch: pa.RecordBatch) -> Iterator[Winner]:
-    given = [name for name in Winner._fields if name in batch.schema.names]
-    columns = (batch.column(name).to_pylist() for name in given)
-    return starmap(Winner, zip(*columns, strict=True))
 
 
 def directory_name(plan: TablePlan) -> str:
@@ -146,29 +119,12 @@ class TableWriter:
 
     def _add_gone(self, gone: GoneRows, winners: pa.RecordBatch) -> None:
         """Puts down the rows that keys held before they changed."""
-        changes = list(_winners(winners))
-        befores = [
-            self._arrays.decoded(each.before_version, each.before, each.commit_ts)
-            if each.before
-            else {}
-            for each in changes
-        ]
-        try:
-            arrays = [
-                column.build([before.get(column.column.id) for before in befores], Counter())
-                for column in self._columns
-            ]
-        except CorruptRow as error:
-            raise UnreadableRow(self._plan.label, changes[0].commit_ts, str(error)) from error
+        arrays, was_there = self._arrays.befores(winners)
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        was_there = [bool(each.before) for each in changes]
-        gone.add([each.key for each in changes], rows, was_there=was_there)
+        gone.add(winners["key"], rows, was_there=was_there)
 
     def _take(self, puts: pa.RecordBatch) -> None:
-        losses = [
-            self._files.losses.setdefault(each.column.name, Counter()) for each in self._columns
-        ]
-        arrays = self._arrays.arrays(puts, losses)
+        arrays = self._arrays.arrays(puts, self._files.losses)
         keys = None
         if self._key_type is not None:
             keys = keys_of_changes(puts.column("key"), self._key_type)

@@ -11,7 +11,6 @@ so a task that is run again writes other ones, and what counts are the names tha
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
@@ -35,7 +34,7 @@ from binlogd.spark.lake.changelog import (
     places,
     plan_of,
 )
-from binlogd.spark.lake.content import FAILS
+from binlogd.spark.lake.content import told
 from binlogd.spark.lake.files import FileWriter, LakeFiles
 from binlogd.spark.lake.kinds import LakeKind
 from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped
@@ -161,7 +160,7 @@ class _Part:
         layout = self._layout(schemas, table_id, changes["commit_ts"][-1].as_py(), newest)
         if layout is None:
             return
-        arrays = layout.arrays.arrays(changes, [Counter[str]() for _ in layout.places])
+        arrays = layout.arrays.arrays(changes, {})
         nothing = pa.nulls(len(changes), pa.string())
         marks = [changes[name] for name in ("commit_ts", "seq")]
         marks += [_OPS.take(changes["op"]), changes["key"], nothing]
@@ -216,10 +215,8 @@ def commit(
     with closing(lake.kind()) as kind:
         for directory, names in files:
             before = heads.get(directory)
-            try:
+            with told(batch.names[directory]):
                 head = _committed(kind, batch, directory, before, names)
-            except FAILS as error:
-                raise PipelineStopped(f"{batch.names[directory]}: {error}") from error
             rows_before = before.rows if before is not None else 0
             yield Appended(head, len(names), (head.rows or 0) - (rows_before or 0))
 

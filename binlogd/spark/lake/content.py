@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 
 from binlogd.spark.lake.files import DataFile, FileWriter, LakeFiles
 from binlogd.spark.lake.kinds import LakeFailed, LakeKind
-from binlogd.spark.lake.manifest import LakeTable
+from binlogd.spark.lake.manifest import LakeTable, PipelineStopped
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
 
@@ -31,9 +32,18 @@ SMALL_BYTES, SMALL_MAX = 8 << 20, 16
 """When more files of a partition are smaller than that, the next batch puts them together."""
 SHARE_BYTES = 64 << 20
 """Of files that are gone through: with more of a table, several tasks write what comes of them."""
-FAILS = (LakeFailed, OSError, ValueError)
-"""What a method of `LakeContent` may raise; pyarrow's errors are among them."""
 KEYS = pa.schema([(KEY_COLUMN, pa.binary())])
+
+
+@contextmanager
+def told(table: str, *more: type[Exception]) -> Iterator[None]:
+    """What a method of `LakeContent` or of its kind may raise, pyarrow's errors among it, and
+    `more`: as PipelineStopped, with the table."""
+    fails: tuple[type[Exception], ...] = (LakeFailed, OSError, ValueError, *more)
+    try:
+        yield
+    except fails as error:
+        raise PipelineStopped(f"{table}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

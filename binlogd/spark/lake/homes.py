@@ -27,7 +27,7 @@ from binlogd.snapshot.log.moves import Followed, Home, Moves, Twins
 from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped, label
+from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped
 from binlogd.spark.lake.rows import KEY_COLUMN, lake_schema
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
@@ -176,7 +176,7 @@ class ExistingRows:
             return self._follower.home_of(self.plan.info.id, version, by_id)
         except (CorruptRow, KeyError) as error:
             raise PipelineStopped(
-                f"{label(self.plan)}: which rows went with its partitions is not told by the values"
+                f"{self.plan.label}: which rows went with its partitions is not told by the values"
                 f" that the lake has: {error}. {WAY_PAST}"
             ) from error
 
@@ -185,7 +185,7 @@ class ExistingRows:
         values = values_of(column, pa.chunked_array([told.dictionary]))
         if self._may_be_lost(column, values, has_nulls=bool(array.null_count)):
             raise PipelineStopped(
-                f"{label(self.plan)}: a partition of it went, and with it rows by the values of"
+                f"{self.plan.label}: a partition of it went, and with it rows by the values of"
                 f" {column.name}, of which the lake lacks some (zero-dates, invalid-text)."
                 f" {WAY_PAST}"
             )

@@ -42,8 +42,9 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.file_systems import path_in_azure
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, set_spec, version_of
+from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
 from binlogd.spark.lake.files import DataFile
-from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
+from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.layout import LaidBy, LakeLayout, field_id
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation

@@ -15,9 +15,6 @@ from binlogd.errors import GaveUp
 from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 
-COMMIT_TS_KEY = "binlogd.commit_ts"
-"""The property of a commit that tells the end of its batch."""
-
 
 class LakeFailed(GaveUp):
     """A library of a lake cannot do what it is asked; in its words, with the place."""
@@ -29,35 +26,28 @@ class LakeKind(Protocol):
     def create(self, table: LakeTable, schema: pa.Schema, name: str, end: int) -> LakeTable:
         """An empty table in its directory, with its layout, in the place of what may be left there
         by a batch that was killed."""
-        ...
 
     def files(self, head: LakeTable) -> list[DataFile]:
         """Those of the version."""
-        ...
 
     def evolve(
         self, head: LakeTable, before: pa.Schema, schema: pa.Schema, end: int
     ) -> LakeTable | None:
         """The same files under other columns, of which new ones are NULL in them; the version
         itself where no column differs. None where the kind cannot say it without other files."""
-        ...
 
     def replace(
         self, head: LakeTable, schema: pa.Schema, gone: Sequence[str], come: Sequence[str], end: int
     ) -> LakeTable:
         """Files that go and files that come, in one commit; the columns stay."""
-        ...
 
     def rewrite(
         self, head: LakeTable, schema: pa.Schema, come: Sequence[str], end: int
     ) -> LakeTable:
         """These files in the place of all others, with these columns."""
-        ...
 
     def show(self, now: LakeTables) -> None:
         """Lets readers find the tables by name, where the kind has such a thing."""
-        ...
 
     def close(self) -> None:
         """Nothing is asked of it any more."""
-        ...

@@ -110,10 +110,8 @@ def is_new(found: Claim | None, mine: Claim, where: str, *, takes_over: bool) ->
 
 def claim_place(store: ArchiveStore, where: str, mine: Claim, *, takes_over: bool) -> None:
     """Notes in a directory whose it is. Raises PipelineStopped where it is another's."""
-    try:
-        found = msgspec.json.decode(store.read(CLAIM_NAME), type=Claim)
-    except FileNotFoundError:
-        found = None
+    noted = store.found(CLAIM_NAME)
+    found = msgspec.json.decode(noted, type=Claim) if noted is not None else None
     if is_new(found, mine, where, takes_over=takes_over):
         store.put(CLAIM_NAME, msgspec.json.encode(mine))
 
@@ -162,11 +160,6 @@ def leaving_of(plans: Mapping[int, TablePlan]) -> tuple[tuple[int, int], ...]:
     )
 
 
-def label(plan: TablePlan) -> str:
-    """A table as people call it."""
-    return f"{plan.database}.{plan.info.name}"
-
-
 def mode_of(text: str) -> LakeMode:
     """Raises ConfigError."""
     found = next((each for each in MODES if each == text), None)
@@ -184,9 +177,8 @@ class LakeManifest:
 
     def read(self) -> LakeTables:
         """What stands there; nothing where nothing was written yet. Raises ConfigError, Corrupt."""
-        try:
-            content = self.store.read(TABLES_NAME)
-        except FileNotFoundError:
+        content = self.store.found(TABLES_NAME)
+        if content is None:
             return LakeTables(0, {}, self._place.kind, mode=self._mode)
         try:
             found = msgspec.json.decode(content, type=LakeTables)
@@ -206,17 +198,11 @@ class LakeManifest:
 
     def schema_at(self, commit_ts: int) -> bytes | None:
         """The upstream's schema at the end of the last batch, if that is this moment."""
-        return self._kept(f"{commit_ts}")
+        return self.store.found(f"{_SCHEMAS}/{commit_ts}")
 
     def columns_at(self, commit_ts: int) -> bytes | None:
         """The columns of a changelog then, in the same way."""
-        return self._kept(f"{commit_ts}{_COLUMNS}")
-
-    def _kept(self, name: str) -> bytes | None:
-        try:
-            return self.store.read(f"{_SCHEMAS}/{name}")
-        except FileNotFoundError:
-            return None
+        return self.store.found(f"{_SCHEMAS}/{commit_ts}{_COLUMNS}")
 
     def turn(self, now: LakeTables, tracker: bytes, columns: bytes = b"") -> None:
         """Makes these versions those that hold, and removes what no reader needs any more."""
@@ -234,9 +220,6 @@ class LakeManifest:
                 self.store.remove(f"{_SCHEMAS}/{name}")
 
     def claim(self, mine: Claim, *, takes_over: bool = False) -> None:
-        """Makes the lake this pipeline's. Raises PipelineStopped where it is another's."""
+        """Makes the lake this pipeline's, which it may be already. Raises PipelineStopped where it
+        is another's."""
         claim_place(self.store, self._place.shown, mine, takes_over=takes_over)
-
-    def check_claim(self, mine: Claim) -> None:
-        """Raises PipelineStopped when another pipeline took the lake over."""
-        self.claim(mine)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import reduce
 from itertools import accumulate, groupby
 from typing import NamedTuple
@@ -37,7 +37,6 @@ from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.content import (
-    FAILS,
     SHARE_BYTES,
     KeySet,
     LakeContent,
@@ -45,10 +44,11 @@ from binlogd.spark.lake.content import (
     Upsert,
     dealt,
     leave,
+    told,
 )
 from binlogd.spark.lake.files import LakeFiles
 from binlogd.spark.lake.homes import followed
-from binlogd.spark.lake.manifest import LakeBatch, LakeTable, PipelineStopped, label
+from binlogd.spark.lake.manifest import LakeBatch, LakeTable, PipelineStopped
 from binlogd.spark.lake.moving import Heads, Lake
 from binlogd.spark.lake.rows import decoded, lake_schema
 from binlogd.spark.steps import changes_behind
@@ -189,11 +189,11 @@ def merge(
     TooLargePiece."""
     came, keys = Counter[int](), Counter[int]()
     schemas = SchemaTracker.from_snapshot(batch.tracker)
-    pieces = unpacked(_noted(packets, came), lambda table_id: label(batch.after[table_id]))
+    pieces = unpacked(_noted(packets, came), lambda table_id: batch.after[table_id].label)
     with closing(lake.content()) as content:
         for table_id, mine in groupby(pieces, key=lambda piece: piece["table_id"][0].as_py()):
             plan, head = batch.after[table_id], heads[table_id]
-            with _told(plan):
+            with told(plan.label):
                 schema = lake_schema(plan, batch.types)
                 changes = decoded(plan, schemas, _newest(mine, keys), batch.types)
                 upsert = Upsert(content.files(head), schema, changes)
@@ -255,7 +255,7 @@ def shares(
     with closing(lake.content()) as content:
         for table_id, mine in _by_table(written).items():
             low, high = min(each.low for each in mine), max(each.high for each in mine)
-            with _told(batch.after[table_id]):
+            with told(batch.after[table_id].label):
                 work = content.touched(heads[table_id], low, high)
             keys = [name for each in mine for name in (*each.put, *each.gone)]
             found += [FileShare(table_id, each, keys) for each in dealt(work, cores)]
@@ -265,7 +265,7 @@ def shares(
 def leave_share(lake: Lake, heads: Heads, batch: LakeBatch, share: FileShare) -> LeftFiles:
     """Writes what is left of the files of a share. Raises PipelineStopped."""
     plan = batch.after[share.table_id]
-    with _told(plan):
+    with told(plan.label):
         schema = lake_schema(plan, batch.types)
         files = LakeFiles(lake.place, heads[share.table_id])
         keys, writer = KeySet.of(map(files.keys, share.keys)), files.writer(schema)
@@ -288,7 +288,7 @@ def commit(
             come = [name for each in mine for name in each.put]
             come += [name for each in rest for name in each.come]
             took = reduce(Took.plus, (each.took for each in mine))
-            with _told(plan):
+            with told(plan.label):
                 now = kind.replace(head, lake_schema(plan, batch.types), gone, come, batch.end)
                 yield _checked(plan, head, now, took)
 
@@ -303,17 +303,8 @@ def _by_table(written: Iterable[WrittenPart]) -> dict[int, list[WrittenPart]]:
 # --- what must be ---------------------------------------------------------------------------------
 
 
-@contextmanager
-def _told(plan: TablePlan) -> Iterator[None]:
-    """What goes wrong, with the table."""
-    try:
-        yield
-    except FAILS as error:
-        raise PipelineStopped(f"{label(plan)}: {error}") from error
-
-
 def _checked(plan: TablePlan, head: LakeTable, now: LakeTable, took: Took) -> Merged:
-    check_rows(label(plan), head.rows, now.rows, put=took.rows_put, gone=took.rows_gone)
+    check_rows(plan.label, head.rows, now.rows, put=took.rows_put, gone=took.rows_gone)
     return Merged(now, took)
 
 
@@ -343,7 +334,7 @@ def accounted(
         ):
             if came != left:
                 raise PipelineStopped(
-                    f"{label(batch.after[table_id])}: {what} up to commit_ts {batch.end}, and"
+                    f"{batch.after[table_id].label}: {what} up to commit_ts {batch.end}, and"
                     f" {left} were written. {_LOST}"
                 )
         found[table_id] = msgspec.structs.replace(counts, put=took.rows_put, gone=took.rows_gone)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.spark.counts import RowCounts, total
@@ -30,7 +29,6 @@ from binlogd.spark.lake.manifest import (
     LakeTable,
     LakeTables,
     PipelineStopped,
-    label,
     leaving_of,
     placed_of,
 )
@@ -70,37 +68,24 @@ class Lake:
         return Iceberg(self.place)
 
 
-class Span(Protocol):
-    """What is asked of the range of a batch."""
-
-    @property
-    def start(self) -> Tso:
-        """Behind which commit_ts it begins."""
-        ...
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the first one of its checkpoint."""
-        ...
-
-
-def begin(now: LakeTables, of: Span, gone_ts: Tso, where: str) -> Tso:
-    """Where a batch begins for a lake that is where it is: what it has, it is not given again.
+def begin(now: LakeTables, start: Tso, gone_ts: Tso, where: str, *, is_first: bool) -> Tso:
+    """Where a batch behind `start` begins for a lake that is where it is: what it has, it is not
+    given again. `is_first`: of its checkpoint.
 
     Raises PipelineStopped for a lake that lacks what was before the batch, and for a log that does
     (it is complete behind `gone_ts` only).
     """
-    if now.commit_ts >= of.start or (of.is_first and not now.commit_ts):
-        start = max(Tso(now.commit_ts), of.start)
-        if start >= gone_ts:
-            return start
+    if now.commit_ts >= start or (is_first and not now.commit_ts):
+        found = max(Tso(now.commit_ts), start)
+        if found >= gone_ts:
+            return found
         raise PipelineStopped(
             f"{where} is at commit_ts {now.commit_ts}, and the log is complete behind {gone_ts}"
             " only: begin at an empty place, with a snapshot or a dump of that moment or later"
             " (--base), or a changelog behind that (--from)"
         )
     raise PipelineStopped(
-        f"{where} is at commit_ts {now.commit_ts}, and this batch begins at {of.start}: what lies"
+        f"{where} is at commit_ts {now.commit_ts}, and this batch begins at {start}: what lies"
         " between would be lost. It was restored, or is not the one that this checkpoint was made"
         " with: begin with another --checkpoint (and --take-over), which goes on where the lake is"
     )
@@ -111,7 +96,7 @@ def check(now: LakeTables, batch: LakeBatch, *, is_first: bool) -> None:
     there = now.by_id()
     needed = set(batch.after).union(*batch.origins.values())
     missing = [
-        label(plan)
+        plan.label
         for table_id, plan in batch.before.items()
         if table_id in needed and table_id not in there
     ]
@@ -133,7 +118,7 @@ def finish(
 ) -> LakeTables:
     """Says which versions belong together from now on, which rows of the batch are in doubt, and
     what it counted."""
-    tables = {label(plan): heads[table_id] for table_id, plan in batch.after.items()}
+    tables = {plan.label: heads[table_id] for table_id, plan in batch.after.items()}
     manifest = lake.manifest()
     last = manifest.read()
     before = {last.tables[name].table_id: each for name, each in last.counted.items()}

@@ -6,8 +6,8 @@ some files each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
@@ -19,7 +19,7 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.moves import PartitionsEnded, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.content import FAILS, SHARE_BYTES, LakeContent, TouchedFiles, dealt
+from binlogd.spark.lake.content import SHARE_BYTES, LakeContent, TouchedFiles, dealt, told
 from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.homes import ExistingRows, LateRows
 from binlogd.spark.lake.layout import LakeLayout
@@ -28,8 +28,6 @@ from binlogd.spark.lake.manifest import (
     LakeBatch,
     LakeTable,
     LakeTables,
-    PipelineStopped,
-    label,
 )
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.rows import (
@@ -66,7 +64,6 @@ class Executors(Protocol):
 
     def map(self, act: Callable[[T], R], work: Sequence[T]) -> list[R]:
         """What comes of each, in their order. Raises what one raises."""
-        ...
 
 
 def prepare(
@@ -88,7 +85,7 @@ def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> 
     before, plan = batch.before[origin], batch.after[into]
     held, schema = (lake_schema(each, batch.types) for each in (before, plan))
     files = LakeFiles(lake.place, work.origin)
-    with _told(plan):
+    with told(plan.label, Unconvertible, CorruptRow):
         adapt = adaptation(before, plan, batch.types)
         if work.follows:
             adapt = _kept(ExistingRows.of(batch, origin, late), into, adapt)
@@ -98,15 +95,6 @@ def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> 
             for each in files.read(file.name, held)
         )
         return LakeFiles(lake.place, work.into).written(schema, rows)
-
-
-@contextmanager
-def _told(plan: TablePlan) -> Iterator[None]:
-    """What goes wrong, with the table."""
-    try:
-        yield
-    except (*FAILS, Unconvertible, CorruptRow) as error:
-        raise PipelineStopped(f"{label(plan)}: {error}") from error
 
 
 class _Preparing:
@@ -125,7 +113,7 @@ class _Preparing:
     def table(self, table_id: int) -> LakeTable:
         plan, head = self._batch.after[table_id], self._there.get(table_id)
         schema = lake_schema(plan, self._batch.types)
-        with _told(plan):
+        with told(plan.label, Unconvertible, CorruptRow):
             if head is None:
                 head = self._made(
                     f"{DIRECTORY}{table_id}", plan, schema, self._layout(plan, schema)
@@ -176,7 +164,7 @@ class _Preparing:
         self, plan: TablePlan, schema: pa.Schema, head: LakeTable | None = None
     ) -> LakeLayout:
         """What was asked for, or else that of the table, or of the last one of this name."""
-        name, kind = label(plan), self._lake.place.kind
+        name, kind = plan.label, self._lake.place.kind
         if name in self._lake.layouts:
             return self._lake.layouts[name].of(schema, kind)
         if head is not None:
@@ -190,7 +178,7 @@ class _Preparing:
     ) -> LakeTable:
         """A table with no row yet."""
         made = LakeTable(plan.info.id, directory, 0, layout=layout)
-        return self._content.kind.create(made, schema, label(plan), self._batch.end)
+        return self._content.kind.create(made, schema, plan.label, self._batch.end)
 
     def _is_keyed_anew(self, plan: TablePlan) -> bool:
         """Whether rows that stay in a table may have another key in it: one with their partition,

@@ -3,7 +3,6 @@ there with the columns of now."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -15,9 +14,9 @@ from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.built_on import ColumnSource, traced
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import adapter
-from binlogd.snapshot.writing.table_arrays import TableArrays, by_table
+from binlogd.snapshot.writing.table_arrays import Losses, TableArrays, by_table
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
-from binlogd.spark.lake.manifest import PipelineStopped, label
+from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
@@ -35,11 +34,6 @@ class KeyChanges:
 
     puts: pa.Table
     gone: pa.Array
-
-    @property
-    def keys(self) -> pa.ChunkedArray:
-        """All of them."""
-        return pa.chunked_array([*self.puts[KEY_COLUMN].chunks, self.gone], pa.binary())
 
 
 def lake_schema(plan: TablePlan, types: TypeOptions) -> pa.Schema:
@@ -69,7 +63,7 @@ def adaptation(before: TablePlan, after: TablePlan, types: TypeOptions) -> Adapt
         adapter(column, source)
         for column, source in zip(arrow_columns(after, types), _sources(before, after), strict=True)
     ]
-    losses = dict[str, Counter[str]]()
+    losses = Losses()
 
     def adapt(rows: pa.Table) -> pa.RecordBatch:
         arrays = [each(rows, losses) for each in adapters]
@@ -113,8 +107,8 @@ def decoded(
         is_gone = pc.equal(some["op"], Op.DELETE)
         puts = some.filter(pc.invert(is_gone))
         try:
-            arrays = rows.arrays(puts, [Counter[str]() for _ in columns])
+            arrays = rows.arrays(puts, {})
         except Unconvertible as error:
-            raise PipelineStopped(f"{label(plan)}: {error}") from error
+            raise PipelineStopped(f"{plan.label}: {error}") from error
         made = pa.Table.from_arrays([*arrays, puts["key"]], schema=schema)
         yield KeyChanges(made, some.filter(is_gone)["key"])

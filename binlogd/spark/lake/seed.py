@@ -20,7 +20,6 @@ from binlogd.spark.lake.manifest import (
     LakeTable,
     LakeTables,
     PipelineStopped,
-    label,
     leaving_of,
     placed_of,
 )
@@ -48,13 +47,13 @@ def seed_table(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded:
     plan, counts = begin.tables[table_id], [0]
     schema, content = lake_schema(plan, begin.types), lake.content()
     try:
-        asked = lake.layouts.get(label(plan), LakeLayout()).of(schema, lake.place.kind)
+        asked = lake.layouts.get(plan.label, LakeLayout()).of(schema, lake.place.kind)
         made = LakeTable(table_id, f"{DIRECTORY}{table_id}", 0, layout=asked)
-        head = content.kind.create(made, schema, label(plan), begin.commit_ts)
+        head = content.kind.create(made, schema, plan.label, begin.commit_ts)
         rows = _counted(plan, begin, schema, counts)
         head = content.append(head, schema, rows, begin.commit_ts)
     except (BinlogdError, OSError, ValueError) as error:
-        raise PipelineStopped(f"{begin.directory}: {label(plan)}: {error}") from error
+        raise PipelineStopped(f"{begin.directory}: {plan.label}: {error}") from error
     finally:
         content.close()
     done = Seeded(begin.commit_ts, head, counts[0])
@@ -66,7 +65,7 @@ def finish_seed(lake: Lake, begin: LoadedBase) -> LakeTables:
     """Makes the tables the lake's, when all are there."""
     found = {table_id: _seeded(lake, begin, table_id) for table_id in begin.tables}
     tables = {
-        label(plan): each.table
+        plan.label: each.table
         for table_id, plan in begin.tables.items()
         if (each := found[table_id]) is not None
     }
@@ -84,9 +83,8 @@ def finish_seed(lake: Lake, begin: LoadedBase) -> LakeTables:
 
 
 def _seeded(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded | None:
-    try:
-        content = lake.manifest().store.read(f"{SEEDS}/{table_id}.json")
-    except FileNotFoundError:
+    content = lake.manifest().store.found(f"{SEEDS}/{table_id}.json")
+    if content is None:
         return None
     found = msgspec.json.decode(content, type=Seeded)
     return found if found.commit_ts == begin.commit_ts else None

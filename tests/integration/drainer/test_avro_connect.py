@@ -18,7 +18,7 @@ from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from tests.integration.drainer.test_debezium_avro import changes, schemas_at
 from tests.integration.drainer.test_debezium_schemas import EXPECTED, columns, differences
 from tests.support.kafka import version_of
-from tests.support.schema_registry import APICURIO, Apicurio
+from tests.support.schema_registry import APICURIO, apicurio
 from tests.support.tried import tried
 
 pytestmark = pytest.mark.soak
@@ -32,11 +32,9 @@ READING = {
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Apicurio]:
-    made = Apicurio(tmp_path)
-    made.start()
-    yield made
-    made.stop()
+def registry_url(tmp_path: Path) -> Iterator[str]:
+    with apicurio(tmp_path) as url:
+        yield url
 
 
 @pytest.fixture
@@ -67,10 +65,10 @@ def with_avro_names(sent: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["types", "keys"])
 async def test_connect_reads_avro_by_a_real_registry(
-    name: str, registry: Apicurio, gateway: JavaGateway
+    name: str, registry_url: str, gateway: JavaGateway
 ) -> None:
     of = gateway.jvm.io.apicurio.registry.utils.converter
-    where = {"apicurio.registry.url": registry.url.replace("ccompat/v7", "registry/v2")}
+    where = {"apicurio.registry.url": registry_url.replace("ccompat/v7", "registry/v2")}
     plain = {"schemas.enable": "false", "decimal.format": "NUMERIC"}
     readers = [
         converter(gateway, of.AvroConverter(), READING | where, is_key=is_key)
@@ -78,7 +76,7 @@ async def test_connect_reads_avro_by_a_real_registry(
     ]
     as_json = gateway.jvm.org.apache.kafka.connect.json.JsonConverter()
     writer = converter(gateway, as_json, plain, is_key=False)
-    schemas = schemas_at(registry.url)
+    schemas = schemas_at(registry_url)
     in_avro, in_json = Debezium("tidb", schemas), Debezium("tidb", DebeziumJson())
     wrong, found, count = list[str](), dict[str, str](), 0
     for txn in changes(name, "types.odd `name"):

@@ -15,7 +15,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from binlogd.snapshot.publishing.lake import catalogs
 from binlogd.snapshot.publishing.lake.catalogs import CatalogFailed
-from binlogd.snapshot.publishing.lake.register import Lake, LakeRoot, register
+from binlogd.snapshot.publishing.lake.register import Lake, register
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
 from tests.support.iceberg_catalogs import CATALOGS, NAME, described
 from tests.support.snapshots import Columns, snapshot
@@ -73,9 +73,9 @@ def versions(lake: Lake, out: Path) -> dict[int, dict[str, list[object]]]:
 def test_each_snapshot_is_the_next_version_whatever_its_columns_are(
     lake: Lake, tmp_path: Path
 ) -> None:
-    place = LakeRoot(lake, tmp_path / "lake")
+    place = lake, tmp_path / "lake", None
     for commit_ts, columns in ((100, FIRST), (200, SECOND), (300, FIRST)):
-        (done,) = register(place, *snapshot(tmp_path, commit_ts, columns))
+        (done,) = register(*place, *snapshot(tmp_path, commit_ts, columns))
         assert done.is_new
         assert versions(lake, tmp_path)[commit_ts] == plain(columns)
     assert versions(lake, tmp_path) == {100: plain(FIRST), 200: plain(SECOND), 300: plain(FIRST)}
@@ -85,11 +85,11 @@ def test_each_snapshot_is_the_next_version_whatever_its_columns_are(
 def test_a_snapshot_is_registered_once_and_never_after_a_later_one(
     lake: Lake, tmp_path: Path
 ) -> None:
-    place = LakeRoot(lake, tmp_path / "lake")
+    place = lake, tmp_path / "lake", None
     later = snapshot(tmp_path, 200, SECOND)
-    (first,) = register(place, *later)
-    (again,) = register(place, *later)
-    (earlier,) = register(place, *snapshot(tmp_path, 100, FIRST))
+    (first,) = register(*place, *later)
+    (again,) = register(*place, *later)
+    (earlier,) = register(*place, *snapshot(tmp_path, 100, FIRST))
     assert (first.is_new, again.is_new, earlier.is_new) == (True, False, False)
     assert first.version == again.version == earlier.version
     assert versions(lake, tmp_path) == {200: plain(SECOND)}
@@ -98,13 +98,13 @@ def test_a_snapshot_is_registered_once_and_never_after_a_later_one(
 @pytest.mark.parametrize("lake", ["delta", "iceberg"])
 def test_a_table_without_rows_is_a_table(lake: Lake, tmp_path: Path) -> None:
     empty = [(number, name, values.slice(0, 0)) for number, name, values in SECOND]
-    register(LakeRoot(lake, tmp_path / "lake"), *snapshot(tmp_path, 100, empty))
+    register(lake, tmp_path / "lake", None, *snapshot(tmp_path, 100, empty))
     assert versions(lake, tmp_path) == {100: plain(empty)}
 
 
 def test_a_version_outlives_the_snapshot_that_it_came_from(tmp_path: Path) -> None:
     path, described = snapshot(tmp_path, 100, FIRST)
-    register(LakeRoot("delta", tmp_path / "lake"), path, described)
+    register("delta", tmp_path / "lake", None, path, described)
     for file in path.rglob("*.parquet"):
         file.unlink()
     assert versions("delta", tmp_path) == {100: plain(FIRST)}
@@ -116,10 +116,10 @@ def test_snapshots_go_into_a_catalog_of_the_user_s(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with CATALOGS[kind](tmp_path, monkeypatch), closing(load_catalog(NAME)) as catalog:
-        place = LakeRoot("iceberg", tmp_path / "lake", NAME)
+        root = tmp_path / "lake"
         catalog.create_namespace("shop", {"location": (tmp_path / "shop").as_uri()})
         for commit_ts, columns in ((100, FIRST), (200, SECOND), (300, FIRST)):
-            register(place, *snapshot(tmp_path, commit_ts, columns))
+            register("iceberg", root, NAME, *snapshot(tmp_path, commit_ts, columns))
             assert catalog.load_table("shop.t").scan().to_arrow().to_pydict() == plain(columns)
 
 
@@ -129,4 +129,4 @@ def test_a_catalog_that_does_not_answer_is_told(
     monkeypatch.setattr(catalogs, "RETRY_S", 0.001)
     described(monkeypatch, uri="http://127.0.0.1:1")
     with pytest.raises(CatalogFailed, match=r"the catalog names: shop\.t: ConnectionError"):
-        register(LakeRoot("iceberg", tmp_path / "lake", NAME), *snapshot(tmp_path, 100, FIRST))
+        register("iceberg", tmp_path / "lake", NAME, *snapshot(tmp_path, 100, FIRST))

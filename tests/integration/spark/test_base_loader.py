@@ -22,7 +22,7 @@ from binlogd.spark.lake.place import place_of
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.pipeline import LakeTarget, PipelineOptions, seed, start
 from binlogd.spark.request import request
-from binlogd.spark.submit import Arguments, claimed, parsed, run
+from binlogd.spark.submit import Arguments, claimed, run
 from binlogd.tso import Tso
 from tests.support import dumps
 from tests.support.data_directory import collect_garbage
@@ -31,6 +31,7 @@ from tests.support.logged import Logged, check_lake
 from tests.support.plain_export import PlainExport
 from tests.support.s3 import s3_server
 from tests.support.spark import WarmSpark
+from tests.support.submitted import arguments_of
 from tests.workload.generator import Options
 
 PATIENCE_S = 300.0
@@ -121,7 +122,7 @@ def test_a_pipeline_begins_with_its_base_and_a_second_one_is_refused(
         common = f"--source {logged.data_dir} --into delta:{lake} --base {snapshot}".split()
         history = f"schemaHistory={logged.history}"
         at = str(tmp_path / checkpoint)
-        return parsed([*common, "--option", history, "--checkpoint", at, *more])
+        return arguments_of(*common, "--option", history, "--checkpoint", at, *more)
 
     def go(arguments: Arguments) -> None:
         run(spark.spark, arguments, claimed(arguments, setup))
@@ -143,8 +144,8 @@ def test_a_pipeline_that_follows_ends_when_it_is_asked_to(
     lake, end = Lake(place_of(f"delta:{tmp_path / 'lake'}")), last(logged)
     words = f"--source {logged.data_dir} --into delta:{tmp_path / 'lake'} --base {snapshot}"
     more = ["--option", f"schemaHistory={logged.history}", "--checkpoint", str(tmp_path / "at")]
-    asked = parsed([*words.split(), *more, "--follow", "--interval", "0.1"])
-    claimed(asked, Setup(config.parse("", "nothing")))
+    following = arguments_of(*words.split(), *more, "--follow", "--interval", "0.1")
+    claimed(following, Setup(config.parse("", "nothing")))
     has_ended = threading.Event()
 
     def stop_at_the_end() -> None:
@@ -157,7 +158,7 @@ def test_a_pipeline_that_follows_ends_when_it_is_asked_to(
     stopping = threading.Thread(target=stop_at_the_end)
     stopping.start()
     try:
-        run(spark.spark, asked, lake)
+        run(spark.spark, following, lake)
     finally:
         has_ended.set()
         stopping.join()

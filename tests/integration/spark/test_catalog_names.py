@@ -22,8 +22,9 @@ from binlogd.spark.lake.manifest import Claim, LakeTable, LakeTables, PipelineSt
 from binlogd.spark.lake.moving import Lake, show
 from binlogd.spark.lake.place import place_of
 from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID
-from binlogd.spark.submit import _check_installed, parsed
+from binlogd.spark.submit import _check_installed
 from tests.support.iceberg_catalogs import CATALOGS, NAME, described
+from tests.support.submitted import arguments_of
 
 Rows = list[tuple[Any, ...]]
 Page = dict[str, LakeTable]
@@ -228,4 +229,4 @@ def test_a_catalog_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_only_a_lake_of_iceberg_has_a_catalog() -> None:
     words = ["--source", "x", "--into", "delta:x", "--checkpoint", "x", "--catalog", NAME]
     with pytest.raises(ConfigError, match="only --into iceberg:"):
-        _check_installed(parsed(words))
+        _check_installed(arguments_of(*words))

@@ -19,7 +19,6 @@ from binlogd.spark.lake.manifest import LakeTables, mode_of
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.request import request
-from binlogd.spark.submit import parsed
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import FieldType, job_from_json, table_to_json
 from binlogd.tidb.schema import SchemaTracker
@@ -30,6 +29,7 @@ from tests.integration.spark.test_lake_recordings import recorded
 from tests.support.changelogs import OF_TABLES, check_changelog, check_changes, histories
 from tests.support.lakes import Killed, Pipeline, moments
 from tests.support.logged import Logged, read
+from tests.support.submitted import arguments_of
 from tests.workload.generator import Options
 from tests.workload.schema import (
     ColumnDef,
@@ -141,7 +141,7 @@ def test_a_lake_stays_in_the_mode_that_it_began_with(logged: Logged, lake: Lake)
     with pytest.raises(ConfigError, match=r"a lake of the mode changelog: --mode changelog, or"):
         Lake(lake.place).manifest().read()
     words = ["--source", "s", "--into", "delta:x", "--checkpoint", "c", "--mode"]
-    assert mode_of(parsed([*words, "changelog"]).mode) == lake.mode
+    assert mode_of(arguments_of(*words, "changelog").mode) == lake.mode
     with pytest.raises(ConfigError, match="--mode append: expected upsert or changelog"):
         mode_of("append")
 

@@ -38,6 +38,7 @@ from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import commit_binlog
 from tests.integration.snapshot.test_transactions import WANTED, prewrite
+from tests.support import snapshots
 from tests.support.data_directory import write_log
 from tests.support.logged import Logged
 from tests.support.synthetic_archives import Shape, make
@@ -222,17 +223,7 @@ def manifest_of(files: Sequence[str]) -> Manifest:
         losses={},
         files=tuple(FileEntry(name, 0, 1, "") for name in files),
     )
-    return Manifest(
-        binlogd_version="test",
-        spark_version="",
-        cluster_id=None,
-        commit_ts=40,
-        time="",
-        resolved_ts=40,
-        log=(),
-        tables=(entry,),
-        left_out=(),
-    )
+    return snapshots.manifest(40, entry)
 
 
 @pytest.mark.parametrize("kind", ["directory", "store"])
@@ -320,7 +311,7 @@ def test_what_goes_on_one_machine_alone_is_refused_with_words(
     url = archived(tmp_path, [prewrite(10, 1), commit_binlog(Tso(10), Tso(15))])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        submitted([url if each == "A" else each for each in words])
+        submitted("export", [url if each == "A" else each for each in words])
     assert ended.value.code in (1, 2)
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "o").exists()

@@ -78,8 +78,9 @@ class Here:
     def __init__(self, cores: int, apply: Callable[[LaneWork], LaneDone] = apply_lane) -> None:
         self.cores, self._apply = cores, apply
 
-    def run(self, work: Sequence[LaneWork]) -> list[LaneDone]:
-        """See Tasks."""
+    def map(self, act: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
+        """See `Executors`."""
+        assert act is apply_lane
         return [self._apply(each) for each in pickle.loads(pickle.dumps(work))]
 
 

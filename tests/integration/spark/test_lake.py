@@ -136,7 +136,7 @@ def test_two_pipelines_do_not_keep_one_lake(lake: Lake) -> None:
         manifest.claim(other)
     manifest.claim(other, takes_over=True)
     with pytest.raises(PipelineStopped, match="whose checkpoint is there"):
-        manifest.check_claim(mine)
+        manifest.claim(mine)
 
 
 def test_a_lake_of_one_kind_is_not_taken_for_one_of_the_other(tmp_path: Path) -> None:

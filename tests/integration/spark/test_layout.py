@@ -25,19 +25,19 @@ from binlogd.spark.lake.manifest import LakeMode, LakeTable, PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, Kind, place_of
 from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
-from binlogd.spark.submit import parsed
 from binlogd.tidb.kinds import Tp
 from tests.integration.spark.test_lake_files import schema_of
 from tests.support import snapshot_reader
 from tests.support.altered import Altered, Held
 from tests.support.lakes import Killed, Pipeline
 from tests.support.logged import lake_rows
+from tests.support.submitted import arguments_of
 from tests.workload.schema import ColumnDef, integer, temporal, varchar
 
 
 def lake_of(kind: Kind, root: Path, *words: str, mode: LakeMode = "upsert") -> Lake:
     """A lake with the layouts that these options ask for."""
-    arguments = parsed([f"--{name}=x" for name in ("source", "into", "checkpoint")] + [*words])
+    arguments = arguments_of(*(f"--{name}=x" for name in ("source", "into", "checkpoint")), *words)
     layouts = layouts_of(arguments.partition_by, arguments.cluster_by)
     return Lake(place_of(f"{kind}:{root}"), mode, "", layouts)
 

@@ -112,7 +112,7 @@ def merged(table_id: int, put: int, gone: int) -> Merged:
 
 
 def test_a_key_that_was_not_written_or_once_too_often_ends_the_batch() -> None:
-    plan: Any = SimpleNamespace(database="shop", info=SimpleNamespace(name="orders"))
+    plan: Any = SimpleNamespace(label="shop.orders")
     batch = LakeBatch(9, {}, {1: plan}, b"", TypeOptions())
     read = {1: RowCounts(2, 1, 1, 50)}
     assert accounted(batch, read, [merged(1, 2, 1)]) == {1: RowCounts(2, 1, 1, 50, 2, 1)}

@@ -12,8 +12,17 @@ import structlog
 import typer
 from typer.testing import CliRunner
 
-from binlogd.cli import COMMANDS, command_line, main
+from binlogd.cli import COMMANDS, command_line, main, submitted
 from binlogd.commands.manner import KEEP_A_LOG, LogLevelOption, with_manners
+
+
+def test_what_spark_submit_decides_is_refused_by_the_pipeline_that_it_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        submitted("pipeline", ["--source=x", "--into=delta:x", "--checkpoint=x", "--cores=4"])
+    assert ended.value.code == 2
+    assert "--cores: not under spark-submit" in capsys.readouterr().err
 
 
 def worked() -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from binlogd.snapshot.formats import file_kinds, read_files
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import checksum
-from tests.support.limits import COLUMNS, Held, entry, manifest_of, rows
+from tests.support.limits import COLUMNS, Held, entry, rows
+from tests.support.snapshots import manifest
 
 FORMATS = ["parquet", "orc", "csv", "json"]
 
@@ -29,7 +30,7 @@ def written(path: Path, kind: FileKind, table: pa.Table, mysql_types: list[str])
 
 def read_back(path: Path, kind: FileKind, columns: list[Any]) -> pa.Table:
     described = entry(columns, kind)
-    batches = list(read_files.batches(path, manifest_of(kind, described), described))
+    batches = list(read_files.batches(path, manifest(1, described, kind=kind), described))
     return pa.Table.from_batches(
         [
             pa.RecordBatch.from_arrays(
@@ -65,7 +66,7 @@ def test_rows_sum_up_to_the_same_in_every_format_and_order(name: str, tmp_path: 
     written(path, kind, backwards, [each.mysql for each in COLUMNS])
     described = entry(COLUMNS, kind)
     found = read_files.file_rows(
-        tmp_path, described.files[0], manifest_of(kind, described), described
+        tmp_path, described.files[0], manifest(1, described, kind=kind), described
     )
     expected = sum(checksum(batch.columns) for batch in table.to_batches())
     assert found.rows == table.num_rows

@@ -139,11 +139,11 @@ def one_by_one(handle: Handle, runs: list[Run], *, keeps_gone: bool) -> list[tup
             elif kind == 1:
                 gone, put = updated(handle, row)
                 left = both_images(handle, row).old if keeps_gone else b""
-                told += [(seq, gone.key, 4, left)] if gone else []
+                told += [(seq, gone, 4, left)] if gone else []
                 told.append((seq + (gone is not None), put.key, 1, put.row))
             else:
                 left = last_image(handle, row).row if keeps_gone else b""
-                told.append((seq, deleted(handle, row).key, 4, left))
+                told.append((seq, deleted(handle, row), 4, left))
         found += [(run.commit_ts, seq, run.schema_version, *each) for seq, *each in told]
     return sorted(found)
 

@@ -48,8 +48,9 @@ def allow_wall_clock(
         )
 
 
-def commit(root: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
-    """Replaces the contents of `root/<table>`, made if need be. Raises LakeError."""
+def commit(entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
+    """Replaces the contents of the table in whose directory the files are, made if need be. Raises
+    LakeError."""
     try:
         return _commit(files[0].parent, entry, files, commit_ts)
     except DeltaError as error:

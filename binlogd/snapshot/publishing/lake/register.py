@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,26 +22,20 @@ from binlogd.snapshot.spec import Manifest, TableEntry
 Lake = Literal["delta", "iceberg"]
 
 
-@dataclass(frozen=True, slots=True)
-class LakeRoot:
-    """Where a lake keeps its tables; `catalog` names an Iceberg catalog of the user's own."""
-
-    lake: Lake
-    root: Path
-    catalog: str | None = None
-
-
 Commit = Callable[[TableEntry, list[Path], int], Registered]
 """Makes files the contents of a table as of a commit_ts."""
 
 
-def register(place: LakeRoot, snapshot: Path, manifest: Manifest) -> list[Registered]:
-    """Commits every table of a snapshot. Raises ConfigError where the library is missing, LakeError
+def register(
+    lake: Lake, root: Path, catalog: str | None, snapshot: Path, manifest: Manifest
+) -> list[Registered]:
+    """Commits every table of a snapshot into a lake with its tables below `root`; `catalog` names
+    an Iceberg catalog of the user's own. Raises ConfigError where the library is missing, LakeError
     with the table that cannot be committed."""
-    commit = _committer(place)
+    commit = _committer(lake, root, catalog)
     found = []
     for entry in manifest.tables:
-        directory = place.root / snapshot_directory(entry)
+        directory = root / snapshot_directory(entry)
         files = [_linked(snapshot / file.name, directory, manifest) for file in entry.files]
         found.append(commit(entry, files, manifest.commit_ts))
     return found
@@ -64,12 +57,12 @@ def _linked(file: Path, directory: Path, manifest: Manifest) -> Path:
     return link
 
 
-def _committer(place: LakeRoot) -> Commit:
-    with importing(place.lake):
-        if place.lake == "delta":
-            from binlogd.snapshot.publishing.lake.delta import commit as commit_delta
+def _committer(lake: Lake, root: Path, catalog: str | None) -> Commit:
+    with importing(lake):
+        if lake == "delta":
+            from binlogd.snapshot.publishing.lake.delta import commit
 
-            return lambda entry, files, ts: commit_delta(place.root, entry, files, ts)
+            return commit
         from binlogd.snapshot.publishing.lake.iceberg import Committer
 
-        return Committer(place.root, place.catalog).commit
+        return Committer(root, catalog).commit
