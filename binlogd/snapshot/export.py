@@ -40,6 +40,7 @@ from binlogd.snapshot.publishing.publish import (
 )
 from binlogd.snapshot.spec import (
     FORMATS,
+    LAKES,
     PARQUET_KINDS,
     BaseEntry,
     ChangesOptions,
@@ -62,7 +63,6 @@ _NO_SPACE = ": free some, choose another --out, or build on a base, whose files 
 FAILURE_LOG = "failed-export.log"
 PARTITION_BYTES = 16 << 20
 """Of the log, for one partition of the rows; there are few, as each makes files of its own."""
-LAKE_FORMATS = ("delta", "iceberg")
 DUMPLING_FORMATS = ("sql", "csv", "parquet")
 
 log = structlog.get_logger(__name__)
@@ -359,7 +359,7 @@ def _check_types(options: ExportOptions) -> None:
             f"--type json=variant with --format {options.format} and --layout {options.layout}:"
             " only plain Parquet has variants"
         )
-    if options.types.time in ("interval", "time") and options.format in LAKE_FORMATS:
+    if options.types.time in ("interval", "time") and options.format in LAKES:
         raise ConfigError(
             f"--type time={options.types.time} with --format {options.format}: its tables have no"
             " such type; leave TIME as microseconds, or say time=string"

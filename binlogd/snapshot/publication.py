@@ -18,13 +18,13 @@ from binlogd.host.threads import Threads
 from binlogd.snapshot.estimate import Listing, described
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, running
-from binlogd.snapshot.publishing.lake.register import Lake, register
+from binlogd.snapshot.publishing.lake.register import register
 from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.snapshot.spec import LAKES
 
 if TYPE_CHECKING:
     from binlogd.snapshot.publishing.store import Store
 
-LAKES: dict[str, Lake] = {"delta": "delta", "iceberg": "iceberg"}
 UPLOAD_THREADS = 4
 Destination = str | None
 """The URI of an object store; None is the directory of the options."""
@@ -44,7 +44,7 @@ async def published(
     a table that could not be committed (the snapshot is published then), StoreFailed for an upload
     (the same call goes on with it).
     """
-    lake = LAKES.get(options.format)
+    lake = next((each for each in LAKES if each == options.format), None)
     if catalog is not None and lake != "iceberg":
         raise ConfigError(f"--catalog {catalog}: only --format iceberg has a catalog")
     with closing(Threads(UPLOAD_THREADS, name="publication")) as threads:

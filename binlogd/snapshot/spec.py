@@ -16,9 +16,11 @@ from binlogd.settings.quantities import duration_s, last_ts, wall_clock
 from binlogd.tidb.turns import COMPARE
 from binlogd.tso import NO_TS, Tso
 
-FORMATS = ("parquet", "delta", "iceberg", "orc", "csv", "json", "sql")
-PARQUET_KINDS = ("parquet", "delta", "iceberg")
+Lake = Literal["delta", "iceberg"]
+LAKES: tuple[Lake, ...] = ("delta", "iceberg")
+PARQUET_KINDS = ("parquet", *LAKES)
 """Formats whose data files are Parquet."""
+FORMATS = (*PARQUET_KINDS, "orc", "csv", "json", "sql")
 Layout = Literal["plain", "dumpling"]
 
 SPEC_VERSION = 3

@@ -30,7 +30,6 @@ from binlogd.snapshot import job
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.check import listed
 from binlogd.snapshot.export import (
-    LAKE_FORMATS,
     PARTITION_BYTES,
     ExportOptions,
     ExportResult,
@@ -46,7 +45,7 @@ from binlogd.snapshot.log.prewrites import DdlCommit
 from binlogd.snapshot.log.scan import RowScan, per_task
 from binlogd.snapshot.process.launcher import Notice, Progress, take
 from binlogd.snapshot.process.session import Say, progress, settle
-from binlogd.snapshot.spec import ExportSpec, Report, SegmentEntry
+from binlogd.snapshot.spec import LAKES, ExportSpec, Report, SegmentEntry
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import catalog
 from binlogd.snapshot.tables.doubts import waits
@@ -71,7 +70,7 @@ def check_fit(options: ExportOptions) -> None:
             f"--layout {options.layout}: its files are numbered one after the other, by one"
             f" process{elsewhere}"
         )
-    if options.format in LAKE_FORMATS:
+    if options.format in LAKES:
         raise ConfigError(
             f"--format {options.format}: a cluster writes files alone; `binlogd pipeline --into"
             f" {options.format}:…` keeps tables, or --format parquet makes files for them"

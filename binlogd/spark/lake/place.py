@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -18,9 +17,10 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 
 from binlogd.errors import ConfigError
 from binlogd.snapshot.publishing.file_systems import azure_options, file_system, without_secrets
+from binlogd.snapshot.spec import LAKES, Lake
 
-Kind = Literal["delta", "iceberg"]
-KINDS: tuple[Kind, ...] = ("delta", "iceberg")
+Kind = Lake
+KINDS = LAKES
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 
 _KNOWN = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation"})

@@ -13,14 +13,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from binlogd.extras import importing
 from binlogd.snapshot.publishing.lake.version import Registered
-from binlogd.snapshot.spec import Manifest, TableEntry
-
-Lake = Literal["delta", "iceberg"]
-
+from binlogd.snapshot.spec import Lake, Manifest, TableEntry
 
 Commit = Callable[[TableEntry, list[Path], int], Registered]
 """Makes files the contents of a table as of a commit_ts."""
