@@ -17,8 +17,6 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import structlog
-
 from binlogd.drainer.mysql.writer import RowWriter
 from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition, low_water
@@ -26,8 +24,6 @@ from binlogd.drainer.rows.target import Reader
 from binlogd.drainer.txn import Dml
 from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.tso import Tso
-
-log = structlog.get_logger(__name__)
 
 
 class Applier(ABC):

@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable, Set
 from urllib.parse import quote, urlsplit
 
 import msgspec
-import structlog
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Middleware
 
@@ -31,8 +30,6 @@ from binlogd.host.tls import common_names
 from binlogd.serving.answers import Reply
 from binlogd.settings.operators import Address, Operators
 from binlogd.telemetry.logs import Seldom
-
-log = structlog.get_logger(__name__)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
