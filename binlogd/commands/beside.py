@@ -86,7 +86,7 @@ def refuse_idle(name: str, context: typer.Context) -> None:
             continue
         known = {*_OF_EACH, *idle.known, idle.beside}
         way = "without" if idle.is_missing else "with"
-        why = f"not {way} {_shown(context)[idle.beside]}, where {idle.why}"
+        why = f"not {way} {_shown(context).get(idle.beside)}, where {idle.why}"
         refuse_typed(context, idle.names or _shown(context).keys() - known, why)
 
 

@@ -181,8 +181,9 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
 def _run(
     context: typer.Context, arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int
 ) -> None:
-    from binlogd.spark.submit import run_here, run_submitted
+    from binlogd.spark.submit import run_here, run_submitted, with_history
 
+    arguments = with_history(arguments, setup)
     if context.obj is not SUBMITTED:
         run_here(arguments, setup, cores=cores, memory_mb=memory_mb)
         return

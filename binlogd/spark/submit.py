@@ -124,7 +124,6 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     """A Spark on this machine, for this pipeline. What cannot be is said before it is started.
     Raises ConfigError, PipelineStopped."""
     _check_installed(arguments)
-    arguments = with_history(arguments, setup)
     set_up_logging(setup.config.log_level, sys.stderr)
     from binlogd.snapshot.process.preflight import check_memory, know_launch, machine
 

@@ -20,6 +20,7 @@ from binlogd.snapshot.spec import SessionSpec
 from binlogd.spark.request import given_jobs, request
 from binlogd.spark.submit import Arguments, with_history
 from tests.support.spark import forget_sessions
+from tests.support.submitted import arguments_of
 
 
 def java_that_says(home: Path, text: str) -> Path:
@@ -137,6 +138,9 @@ def test_a_pipeline_reads_the_ddl_history_that_the_configuration_names(tmp_path:
     named = replace(plain, options=("schemaHistory=other.json",))
     assert with_history(named, setup) == named
     assert with_history(plain, Setup(sources.read(None, {}, {}).config)) == plain
+    words = ("--source", "data", "--into", "delta:lake", "--checkpoint", "point")
+    submitted = arguments_of(*words, "--config", str(file))
+    assert submitted.options == (f"schemaHistory={tmp_path / 'history.json'}",)
 
 
 def test_a_history_that_is_given_is_the_history_also_where_it_is_empty(tmp_path: Path) -> None:
