@@ -87,9 +87,10 @@ def questions(rows: list[NamedRow], count: int) -> Iterator[tuple[str, dict[str,
 
 
 def has(row: NamedRow, table: str, wanted: dict[str, str]) -> bool:
+    if f"{row.database}.{row.table}" != table:
+        return False
     there = texts(row)
-    is_it = all(text in there.get(name, ()) for name, text in wanted.items())
-    return f"{row.database}.{row.table}" == table and is_it
+    return all(text in there.get(name, ()) for name, text in wanted.items())
 
 
 @pytest.mark.parametrize(("name", "index_at"), [("ddl", 0.6), ("keys", 1.0)])
