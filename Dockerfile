@@ -88,13 +88,15 @@ RUN apt-get update \
 COPY --from=deps-spark /opt/binlogd /opt/binlogd
 # The archive of classes with which Spark starts in half of the time or less.
 ENV XDG_CACHE_HOME=/var/cache
-RUN binlogd spark warmup
+# What binlogd makes is for its own user; here that is root, and another one runs it.
+RUN binlogd spark warmup && chmod -R a+rX /var/cache/binlogd
 # Where Spark on Kubernetes looks: its scripts and classes, the configuration that it mounts, and the programs to submit.
 COPY deploy/spark-entrypoint.sh /opt/spark/entrypoint.sh
 RUN install --directory --owner binlogd --group binlogd /opt/spark/conf \
  && ln -s $(echo /opt/binlogd/lib/python3*/site-packages/pyspark)/bin /opt/spark/bin \
  && ln -s $(echo /opt/binlogd/lib/python3*/site-packages/pyspark)/jars /opt/spark/jars \
- && binlogd pipeline --package /opt/job
+ && binlogd pipeline --package /opt/job \
+ && chmod -R a+rX /opt/job
 ENV PYSPARK_PYTHON=/opt/binlogd/bin/python3
 ENTRYPOINT ["tini", "--", "/opt/spark/entrypoint.sh"]
 USER 8250:8250

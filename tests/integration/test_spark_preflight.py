@@ -86,6 +86,19 @@ async def test_settings_that_only_sparks_scripts_read_leave_the_start_to_them(
     assert found.launch() == ()
 
 
+async def test_a_cache_that_cannot_be_read_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_sessions(monkeypatch)
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAVA_HOME", str(java_that_says(tmp_path / "java", NEW)))
+    found = await preflight.machine()
+    await preflight.know_launch(found)
+    made = found.session(tmp_path, cores=2, memory_mb=1024)
+    assert (made.class_archive, made.launch) == ("", ())
+
+
 def test_a_heap_that_the_machine_has_no_room_for_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs \d+ MB of memory"):
         preflight.check_memory(1 << 30)

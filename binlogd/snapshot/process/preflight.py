@@ -93,7 +93,7 @@ class Machine:
             return ()
         try:
             told = msgspec.json.decode(self.launch_file().read_bytes(), type=tuple[str, ...])
-        except FileNotFoundError:
+        except OSError:  # it was not asked, or what it said is not for this user
             return ()
         return (self.java, *told) if told else ()
 
@@ -104,7 +104,7 @@ class Machine:
             scratch=str(scratch.absolute()),
             cores=cores,
             memory_mb=memory_mb,
-            class_archive=str(archive) if archive.exists() else "",
+            class_archive=str(archive) if os.access(archive, os.R_OK) else "",
             launch=self.launch(),
         )
 
@@ -273,11 +273,10 @@ async def warm_up(*, anew: bool = False) -> Archive:
 async def know_launch(found: Machine) -> None:
     """Has `Machine.launch` know its answer: who is the first asks Spark's launcher, as its scripts
     would each time. Where the answer cannot be kept, the scripts go on."""
-    if found.launch_file().exists():
-        return
     try:
-        found.launch_file().parent.mkdir(parents=True, exist_ok=True)
-        await note_launch(found)
+        if not found.launch_file().exists():
+            found.launch_file().parent.mkdir(parents=True, exist_ok=True)
+            await note_launch(found)
     except OSError as error:
         log.debug("spark_launcher_not_noted", reason=str(error), hint="its scripts are used")
 
