@@ -169,7 +169,7 @@ def _idle(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "upstream.pumps", "this node replicates nothing"
     rules = values["syncer.table-migrate-rule"]
     named = {name for rule in rules for name in rule.binlog_filter_rule}
-    if unnamed := ", ".join(values["syncer.binlog-filter-rule"].keys() - named):
+    if unnamed := ", ".join(sorted(values["syncer.binlog-filter-rule"].keys() - named)):
         yield "syncer.binlog-filter-rule", f"no syncer.table-migrate-rule names {unnamed}"
     for switch, begins in _BY_SWITCH.items():
         if not values[switch]:
