@@ -69,6 +69,7 @@ def check_config(
     asked = _ask(setup) if asks else None
     if as_json:
         told = asked.document() if asked is not None else {}
+        told["warnings"] = list(_warnings(setup, asked))
         sys.stdout.write(json.dumps(_document(found) | told) + "\n")
         raise typer.Exit(_code(asked))
     say(f"{config_file or 'The built-in defaults'} {'is' if config_file else 'are'} valid.")
@@ -171,4 +172,5 @@ def _ask(setup: Setup) -> _Asked:
 
 def _document(found: Settings) -> dict[str, Any]:
     values = {key: shown(key, value) for key, value in flattened(found.config)}
-    return {"config": values, "origins": dict(found.origins)}
+    idle = dict(without_effect(found.config, Config()))
+    return {"config": values, "origins": dict(found.origins), "without_effect": idle}

@@ -11,7 +11,7 @@ import typer
 
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, get_status
-from binlogd.errors import NotRunning
+from binlogd.errors import Unavailable
 from binlogd.host.again import again_within
 from binlogd.settings.setup import Setup
 
@@ -34,7 +34,8 @@ def status(
     """Show the state of a running binlogd: lag, watermarks, checkpoint, lanes, and what blocks it.
 
     --watch updates the screen until Ctrl-C, also while binlogd restarts. --watch --json prints one
-    document on each line. --fail-if-stuck is for cron and scripts.
+    document on each line; where none answers, its `message` says why. --fail-if-stuck is for cron
+    and scripts.
 
         binlogd status --fail-if-stuck || mail -s "replication is stuck" dba@example.com
     """
@@ -65,11 +66,15 @@ def _watch(setup: Setup, interval_s: float) -> None:
         for _ in again_within(inf, interval_s):  # until Ctrl-C
             try:
                 screen.show(get_status(setup))
-            except NotRunning as error:
+            except Unavailable as error:
                 screen.show(None, str(error))
 
 
 def _watch_json(setup: Setup, interval_s: float) -> None:
     for _ in again_within(inf, interval_s):  # until Ctrl-C
-        sys.stdout.write(json.dumps(get_json(setup, "/status")) + "\n")
+        try:
+            found = get_json(setup, "/status")
+        except Unavailable as error:
+            found = {"message": str(error)}
+        sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()

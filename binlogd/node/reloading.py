@@ -9,7 +9,7 @@ restart. Certificates need none of this: they are followed by themselves.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 
 import msgspec
@@ -20,7 +20,7 @@ from binlogd.node.replicated import table_filter
 from binlogd.serving.answers import DONE_CODE, Reply
 from binlogd.settings import config
 from binlogd.settings.config import Config
-from binlogd.settings.effects import flattened
+from binlogd.settings.effects import flattened, idle_keys
 from binlogd.settings.operators import Operators, operators
 from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup
@@ -101,8 +101,22 @@ class Reloading:
             set_up_logging(taken.log_level)
         if changed & DRAINER_KEYS:
             renew_drainer()
-        log.info("configuration_reloaded", applied=applied, needs_restart=waiting)
-        return Reply(_said(applied, waiting), DONE_CODE, {"applied": applied, "restart": waiting})
+        idle = {key: why for key, why in self._idle() if key in changed}
+        log.info(
+            "configuration_reloaded", applied=applied, needs_restart=waiting, without_effect=idle
+        )
+        return Reply(
+            _said(applied, waiting, idle),
+            DONE_CODE,
+            {"applied": applied, "restart": waiting, "without_effect": idle},
+        )
+
+    def _idle(self) -> Iterator[tuple[str, str]]:
+        """What does nothing here, with the reason; where nothing is replicated, commands alone ask
+        for what a Drainer takes."""
+        yield from idle_keys(self.setup.config)
+        if not self.setup.has_drainer:
+            yield from dict.fromkeys(DRAINER_KEYS, "this node replicates nothing").items()
 
     def _with(self, wanted: Config, keys: frozenset[str]) -> Config:
         """The present configuration with some keys of another. Raises ConfigError for a pair of old
@@ -120,8 +134,9 @@ def changed_keys(before: Config, after: Config) -> frozenset[str]:
     return frozenset(key for key, value in flattened(after) if values[key] != value)
 
 
-def _said(applied: list[str], waiting: list[str]) -> str:
+def _said(applied: list[str], waiting: list[str], idle: Mapping[str, str]) -> str:
     parts = [f"taken: {', '.join(applied)}" if applied else "nothing to take has changed"]
     if waiting:
         parts.append(f"needs a restart: {', '.join(waiting)}")
+    parts += [f"{key}: without effect: {why}" for key, why in idle.items()]
     return "; ".join(parts)

@@ -137,10 +137,14 @@ def _why(key: str, db_type: str) -> str:
 def without_effect(config: msgspec.Struct, defaults: msgspec.Struct) -> Iterator[tuple[str, str]]:
     """Keys that are not at their defaults and do nothing, each with the reason."""
     values, usual = dict(flattened(config)), dict(flattened(defaults))
+    return ((key, why) for key, why in idle_keys(config) if values[key] != usual[key])
+
+
+def idle_keys(config: msgspec.Struct) -> Iterator[tuple[str, str]]:
+    """Keys that do nothing as the others stand, at any value, each with the reason."""
+    values = dict(flattened(config))
     db_type, idle = values["syncer.db-type"], dict(_idle(values))
-    for key, value in values.items():
-        if value == usual[key]:
-            continue
+    for key in values:
         if (begin := next(filter(key.startswith, idle), None)) is not None:
             yield key, idle[begin]
         elif key in WITHOUT_EFFECT:

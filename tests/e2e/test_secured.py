@@ -156,7 +156,7 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
         {
             "message": "nothing to take has changed",
             "code": 200,
-            "data": {"applied": [], "restart": []},
+            "data": {"applied": [], "restart": [], "without_effect": {}},
         },
     )
     configure(
@@ -169,7 +169,8 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
     assert taken["message"] == (
         "taken: log-level, security.admin-token, security.operators-from, syncer.ignore-schemas,"
         " syncer.worker-count;"
-        " needs a restart: advertise-addr"
+        " needs a restart: advertise-addr;"
+        ' syncer.worker-count: without effect: it does nothing with db-type "file"'
     )
     made = appliance.token
     assert ask(appliance, "POST", "/reload", made)[0] == 401, "another token counts from now on"
@@ -317,6 +318,26 @@ def test_status_follows_a_node_until_it_is_left(appliance: Appliance) -> None:
     os.close(primary)
     assert watching.wait(READY_S) == 0
     assert b"Traceback" not in left
+
+
+def test_status_as_json_follows_a_node_past_its_end(appliance: Appliance) -> None:
+    configure(appliance)
+    appliance.start()
+    watch = ("status", "--watch", "--json", "--interval", "0.1")
+    with subprocess.Popen(
+        [sys.executable, "-m", "binlogd", *watch, "-c", str(appliance.config_file)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as watching:
+        assert watching.stdout is not None
+        documents = map(json.loads, watching.stdout)
+        assert "LastTS" in next(documents)
+        appliance.kill()
+        gone = next(each for each in documents if "LastTS" not in each)
+        assert gone["message"].startswith("no binlogd answers at ")
+        appliance.start()
+        assert any("LastTS" in each for each in documents), "there again"
+        watching.kill()
 
 
 def test_a_password_is_encrypted_and_used(tmp_path: Path) -> None:

@@ -37,11 +37,19 @@ def test_a_downstream_that_does_not_answer_is_said(tmp_path: Path) -> None:
     file.write_text(
         f'data-dir = "{tmp_path / "data"}"\n'
         '[syncer]\ndb-type = "mysql"\n[syncer.to]\nhost = "127.0.0.1"\nport = 1\nuser = "u"\n'
+        "kafka-version = '2'\n"
     )
     asked = run(tmp_path, "check-config", "-c", str(file), "--ask", "--json")
     assert asked.returncode == 1, asked.stderr
-    warning = json.loads(asked.stdout)["downstream_warning"]
+    found = json.loads(asked.stdout)
+    warning = found["downstream_warning"]
     assert warning.startswith("the downstream cannot be used:")
+    in_words = run(tmp_path, "check-config", "-c", str(file), "--ask").stdout
+    history, downstream = found["warnings"]
+    assert (history[:26], downstream) == ("there is no schema history", warning)
+    ((key, reason),) = found["without_effect"].items()
+    for line in (f"warning: {history}", f"{key}: without effect: {reason}"):
+        assert line in in_words
 
 
 @pytest.mark.parametrize("db_type", ["file", "sqlite"])

@@ -378,6 +378,29 @@ async def test_each_key_of_the_others_is_asked_for_by_a_node_or_by_one_that_has_
         assert f".{field_name}" in (PROGRAM / module).read_text(), key
 
 
+@pytest.mark.parametrize(
+    ("text", "was", "now", "said"),
+    [
+        ('[syncer]\ndb-type = "kafka"\n', "worker-count = 3", "", 'with db-type "kafka"'),
+        ("[syncer]\n", "", "case-sensitive = true", "syncer.table-migrate-rule is not set"),
+        ('roles = ["pump"]\n[syncer]\n', "", "sync-ddl = false", "this node replicates nothing"),
+    ],
+)
+def test_a_reload_says_what_of_it_does_nothing(text: str, was: str, now: str, said: str) -> None:
+    before, after = (Setup(config.parse(text + each, "a test")) for each in (was, now))
+    reply = Reloading(before, lambda: after).reload(lambda: None)
+    ((key, reason),) = reply.data["without_effect"].items()
+    assert reply.data["applied"] == [key]
+    assert said in reason
+    assert f"{key}: without effect: {reason}" in reply.message
+
+
+def test_a_reload_of_what_counts_names_nothing() -> None:
+    after = Setup(config.parse("[syncer]\nsync-ddl = false", "a test"))
+    reply = Reloading(Setup(config.Config()), lambda: after).reload(lambda: None)
+    assert reply.data == {"applied": ["syncer.sync-ddl"], "restart": [], "without_effect": {}}
+
+
 def test_what_does_nothing_is_said_by_a_start_and_by_check_config() -> None:
     found = config.parse(
         '[syncer]\ndb-type = "kafka"\nworker-count = 3\nenable-detect = false', "a test"
