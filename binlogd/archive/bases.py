@@ -37,7 +37,7 @@ def snapshot_at(url: str) -> tuple[ArchiveStore, Manifest]:
             name = store.read(LATEST).decode().strip()
             store = ArchiveStore.open(below(url, name), what="base")
         return store, msgspec.json.decode(store.read(MANIFEST_NAME), type=Manifest)
-    except (FileNotFoundError, msgspec.DecodeError) as error:
+    except (FileNotFoundError, ValueError) as error:
         raise ConfigError(
             f"--base {without_secrets(url)}: no snapshot of `binlogd export` is there: {error};"
             " name the place of the snapshots or one of them (a dump, fetch yourself)"

@@ -308,7 +308,7 @@ def _segments_of(store: ArchiveStore, page: CatalogPage) -> tuple[SegmentIndex, 
         if extend(0, content) != page.crc32c:
             raise ValueError("its checksum is not the one in the catalog")
         return msgspec.json.decode(content, type=tuple[SegmentIndex, ...])
-    except (msgspec.DecodeError, ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError) as error:
         is_gone = isinstance(error, FileNotFoundError)
         why = removed(store, page.fids[0][0], page.fids[0][2]) if is_gone else None
         raise why or Corrupt(f"{where}: {error}; `binlogd archive --check` tells more") from error

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from binlogd.commands.export import made, resolved_ts, waited
@@ -77,7 +76,7 @@ def _from_ts(text: str) -> Tso:
     if (Path(text) / MANIFEST_NAME).exists():
         try:
             return Tso(read_manifest(Path(text)).commit_ts)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:
             raise ConfigError(f"--from {text}: its manifest does not read: {error}") from error
     begin = moment(text, "--from")
     if not begin.ts:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 
 from binlogd.errors import BinlogdError, ConfigError, Unfit
@@ -33,7 +32,7 @@ def opened(snapshot: Path) -> Manifest:
     """The manifest. Raises ConfigError where there is no snapshot."""
     try:
         return read_manifest(snapshot)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{snapshot} is no snapshot: {why_none(snapshot, error)}") from error
 
 

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from binlogd.errors import MalformedBinlog
 from binlogd.log.record import FRAMING
 from binlogd.settings.quantities import wall_clock
@@ -77,7 +75,7 @@ def exported(path: Path, *, is_latest: bool) -> Exported:
     """One export."""
     try:
         return described(path.name, read_manifest(path), is_latest=is_latest)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         return Exported(path.name, problem=f"{MANIFEST_NAME}: {error}")
 
 

@@ -33,9 +33,9 @@ from binlogd.snapshot.publishing.lake.version import Registered
 from binlogd.snapshot.publishing.publish import (
     AlreadyThere,
     check_free,
+    manifest_there,
     point_to_latest,
     publish,
-    read_manifest,
     remove_surplus,
 )
 from binlogd.snapshot.spec import (
@@ -285,7 +285,7 @@ def _is_kept(job: Path, error: BaseException) -> bool:
 
 def _as_it_is(options: ExportOptions, path: Path) -> ExportResult:
     """A snapshot that is there already. Raises Refused if it is of another form."""
-    manifest = read_manifest(path)
+    manifest = manifest_there(path)
     check_form(options, manifest, str(path))
     point_to_latest(options.out)
     return there_already(path, manifest)
@@ -373,7 +373,7 @@ def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> choice.Chosen:
         latest = plus_ms(now, -as_of.before_latest_ms)
     if options.changes is not None:
         return _no_base(options.changes, gone_ts)
-    needs = choice.Needs(latest, gone_ts, options.cluster_id, options.types)
+    needs = choice.Needs(latest, gone_ts, options.cluster_id, options.types, options.base_time_zone)
     chosen = choice.choose(options.base, options.out, needs)
     log.info(
         "export_base_chosen",

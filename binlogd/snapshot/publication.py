@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from binlogd.errors import ConfigError
+from binlogd.errors import ConfigError, Refused
 from binlogd.extras import importing
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
-from binlogd.snapshot.estimate import Listing, described
+from binlogd.snapshot.estimate import Exported, Listing, described
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, running
 from binlogd.snapshot.publishing.lake.register import register
@@ -69,11 +69,15 @@ async def stored(uri: str) -> Listing:
         store = _opened(uri, threads)
         prefixes = await store.listing()
         whole = [each.name for each in prefixes if each.has_manifest]
-        found = [
-            described(name, await store.manifest(name), is_latest=name == whole[0])
-            for name in whole
-        ]
+        found = [await _described(store, name, is_latest=name == whole[0]) for name in whole]
         return Listing(tuple(found), len(prefixes) - len(whole))
+
+
+async def _described(store: Store, name: str, *, is_latest: bool) -> Exported:
+    try:
+        return described(name, await store.manifest(name), is_latest=is_latest)
+    except Refused as error:
+        return Exported(name, problem=error.told)
 
 
 def _opened(uri: str, threads: Threads) -> Store:

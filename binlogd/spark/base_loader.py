@@ -66,7 +66,7 @@ def load_base(
     """
     source = open_input(asked)
     directory = fetched(base, scratch) if "://" in base else Path(base)
-    needs = Needs(source.resolved_ts(), source.gone_ts(), source.cluster_id(), asked.types)
+    needs = Needs(source.resolved_ts(), source.gone_ts(), source.cluster_id(), asked.types, zone)
     chosen = choose(str(directory), directory, needs)
     opened = open_base(chosen.directory or directory, asked.types, zone)
     known = catalog(

@@ -26,10 +26,10 @@ from binlogd.host.threads import Threads
 from binlogd.snapshot.process.jobdir import STAGING_PREFIX, job_directory
 from binlogd.snapshot.publishing.publish import (
     manifest_document,
+    manifest_there,
     point_to_latest,
     publish,
     published_path,
-    read_manifest,
     remove_surplus,
 )
 from binlogd.snapshot.publishing.store import Store
@@ -84,7 +84,7 @@ class DirectoryPlace:
         if path is None:
             return None
         point_to_latest(self._out)
-        return PublishedSnapshot(path, read_manifest(path))
+        return PublishedSnapshot(path, manifest_there(path))
 
     @contextmanager
     def begun(self, commit_ts: Tso) -> Iterator[str]:

@@ -86,6 +86,21 @@ async def test_settings_that_only_sparks_scripts_read_leave_the_start_to_them(
     assert found.launch() == ()
 
 
+@pytest.mark.parametrize("damaged", [b'["-cp", "ja', b'["\xff"]', b"{}", b""])
+async def test_what_is_damaged_of_the_launchers_answer_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bytes
+) -> None:
+    forget_sessions(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(java_that_says(tmp_path / "java", NEW)))
+    found = await preflight.machine()
+    found.launch_file().parent.mkdir()
+    found.launch_file().write_bytes(damaged)
+    assert found.launch() == (), "Spark's scripts start it"
+    await preflight.know_launch(found)
+    assert found.told() == (), "what this Java says, which is nothing that could be understood"
+
+
 async def test_a_cache_that_cannot_be_read_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

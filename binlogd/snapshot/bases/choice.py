@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from binlogd.errors import ConfigError, Refused, Unfit
 from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.bases.dump import is_dump, read_dump
@@ -36,12 +34,14 @@ class UnusableBase(Unfit):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an export asks of a base. `moment_ts` is NO_TS where it is not known yet."""
+    """What an export asks of a base. `moment_ts` is NO_TS where it is not known yet, `zone` that of
+    a dump's TIMESTAMPs where one is named."""
 
     moment_ts: Tso
     gone_ts: Tso
     cluster_id: int | None
     types: TypeOptions
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,11 @@ def choose(wanted: str, out: Path, needs: Needs) -> Chosen:
             f"{needs.moment_ts} ({wall_clock(needs.moment_ts)}) is below {needs.gone_ts}"
             f" ({wall_clock(needs.gone_ts)}), up to where GC removed binlogs: only later moments"
             " can still be exported, built on a snapshot or a dump that is as new"
+        )
+    if needs.zone and (wanted in (AUTO, NONE) or not _is_dump(Path(wanted))):
+        raise ConfigError(
+            f"--base-time-zone: not with --base {wanted}, which is no Dumpling dump: a snapshot"
+            " knows the zone of its TIMESTAMPs"
         )
     if wanted == NONE:
         return _without("no base is wanted", needs)
@@ -94,14 +99,14 @@ def _without(why: str, needs: Needs) -> Chosen:
 
 def _named(path: Path, needs: Needs) -> Chosen:
     try:
-        if is_dump(path) and not (path / MANIFEST_NAME).exists():
+        if _is_dump(path):
             commit_ts, why = read_dump(path).commit_ts, "named, a Dumpling dump"
             _check_moment(commit_ts, needs)
         else:
             manifest = read_manifest(path)
             commit_ts, why = Tso(manifest.commit_ts), "named"
             _check(manifest, needs)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         reason = why_none(path, error)
         raise ConfigError(f"--base {path}: no snapshot is there: {reason}") from error
     except UnusableBase as error:
@@ -109,10 +114,14 @@ def _named(path: Path, needs: Needs) -> Chosen:
     return Chosen(path.resolve(), commit_ts, why)
 
 
+def _is_dump(path: Path) -> bool:
+    return is_dump(path) and not (path / MANIFEST_NAME).exists()
+
+
 def _snapshots(out: Path) -> Iterator[tuple[Path, Manifest]]:
     """Newest first; one whose manifest does not read is passed over."""
     for path in snapshots(out):
-        with suppress(OSError, msgspec.DecodeError):
+        with suppress(OSError, ValueError):
             yield path, read_manifest(path)
 
 

@@ -91,11 +91,15 @@ class Machine:
         """
         if Path(self.spark_home, "conf").exists() or any(map(_FOR_SCRIPTS.match, os.environ)):
             return ()
-        try:
-            told = msgspec.json.decode(self.launch_file().read_bytes(), type=tuple[str, ...])
-        except OSError:  # it was not asked, or what it said is not for this user
-            return ()
+        told = self.told()
         return (self.java, *told) if told else ()
+
+    def told(self) -> tuple[str, ...] | None:
+        """What the launcher said; None where it was not asked, or nobody here can read it."""
+        try:
+            return msgspec.json.decode(self.launch_file().read_bytes(), type=tuple[str, ...])
+        except (OSError, ValueError):
+            return None
 
     def session(self, scratch: Path, *, cores: int, memory_mb: int) -> SessionSpec:
         """One on it, with the class archive, if there is one."""
@@ -251,7 +255,7 @@ async def warm_up(*, anew: bool = False) -> Archive:
     """
     found = await machine()
     path = found.class_archive()
-    if path.exists() and found.launch_file().exists() and not anew:
+    if path.exists() and found.told() is not None and not anew:
         return _archive(path, found, is_new=False)
     check_memory(MEMORY_MB)
     try:
@@ -274,7 +278,7 @@ async def know_launch(found: Machine) -> None:
     """Has `Machine.launch` know its answer: who is the first asks Spark's launcher, as its scripts
     would each time. Where the answer cannot be kept, the scripts go on."""
     try:
-        if not found.launch_file().exists():
+        if found.told() is None:
             found.launch_file().parent.mkdir(parents=True, exist_ok=True)
             await note_launch(found)
     except OSError as error:

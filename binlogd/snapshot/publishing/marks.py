@@ -87,7 +87,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
     """None for what is not there, or damaged: it is made again."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return None
 
 

@@ -139,5 +139,17 @@ def why_none(place: Path, error: Exception) -> str:
 
 
 def read_manifest(snapshot: Path) -> Manifest:
-    """The manifest of a published snapshot. Raises OSError, msgspec.DecodeError."""
+    """The manifest of a published snapshot. Raises OSError, ValueError."""
     return msgspec.json.decode((snapshot / MANIFEST_NAME).read_bytes(), type=Manifest)
+
+
+def manifest_there(snapshot: Path) -> Manifest:
+    """That of the snapshot of a moment which is asked for again. Raises Refused where it is
+    damaged."""
+    try:
+        return read_manifest(snapshot)
+    except (OSError, ValueError) as error:
+        raise Refused(
+            f"{snapshot} is there already, and {why_none(snapshot, error)}; remove it, and export"
+            " that moment again"
+        ) from error

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs as fs
 
-from binlogd.errors import ConfigError, GaveUp
+from binlogd.errors import ConfigError, GaveUp, Refused
 from binlogd.host.threads import Threads
 from binlogd.ports import Clock
 from binlogd.snapshot.publishing.file_systems import (
@@ -100,9 +100,15 @@ class Store:
         return [info for info in infos if info.type == fs.FileType.File]
 
     async def manifest(self, name: str) -> Manifest:
-        """The manifest of a snapshot."""
+        """The manifest of a snapshot. Raises Refused where it is damaged."""
         content = await self._patiently(name, lambda: self._read(f"{name}/{MANIFEST_NAME}"))
-        return msgspec.json.decode(content, type=Manifest)
+        try:
+            return msgspec.json.decode(content, type=Manifest)
+        except ValueError as error:
+            raise Refused(
+                f"{self.place}/{name}: its {MANIFEST_NAME} does not decode: {error}; remove it, and"
+                " export that moment again"
+            ) from error
 
     async def upload(
         self, snapshot: Path, manifest: Manifest, report: Callable[[int, int], None]

@@ -12,8 +12,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from binlogd.errors import ConfigError
 from binlogd.snapshot.bases.choice import UnusableBase
 from binlogd.snapshot.bases.dump import Dump, DumpFile, is_dump, read_dump
@@ -127,7 +125,7 @@ def open_base(directory: Path, types: TypeOptions, zone: str) -> Base:
     try:
         manifest = read_manifest(directory)
         tracker = (directory / manifest.schema.name).read_bytes() if manifest.schema else b""
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{directory}: the base cannot be read: {error}") from error
     return Base(
         directory=str(directory),

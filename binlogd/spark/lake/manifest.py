@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ DIRECTORY = "table-"
 _SCHEMAS = "_schema"
 _COLUMNS = ".columns"
 IN_DOUBT_MAX = 100
+T = TypeVar("T")
 LakeMode = Literal["upsert", "changelog"]
 MODES: tuple[LakeMode, ...] = ("upsert", "changelog")
 
@@ -108,10 +109,19 @@ def is_new(found: Claim | None, mine: Claim, where: str, *, takes_over: bool) ->
     )
 
 
+def decoded(content: bytes, kind: type[T], where: str) -> T:
+    """What a small file of a lake holds. Raises Corrupt."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except ValueError as error:
+        raise Corrupt(f"{where}: {error}") from error
+
+
 def claim_place(store: ArchiveStore, where: str, mine: Claim, *, takes_over: bool) -> None:
     """Notes in a directory whose it is. Raises PipelineStopped where it is another's."""
     noted = store.found(CLAIM_NAME)
-    found = msgspec.json.decode(noted, type=Claim) if noted is not None else None
+    place = f"{where}/{CLAIM_NAME}"
+    found = decoded(noted, Claim, place) if noted is not None else None
     if is_new(found, mine, where, takes_over=takes_over):
         store.put(CLAIM_NAME, msgspec.json.encode(mine))
 
@@ -180,10 +190,7 @@ class LakeManifest:
         content = self.store.found(TABLES_NAME)
         if content is None:
             return LakeTables(0, {}, self._place.kind, mode=self._mode)
-        try:
-            found = msgspec.json.decode(content, type=LakeTables)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise Corrupt(f"{self._place.shown}/{TABLES_NAME}: {error}") from error
+        found = decoded(content, LakeTables, f"{self._place.shown}/{TABLES_NAME}")
         if found.format != self._place.kind:
             raise ConfigError(
                 f"{self._place.shown} is a lake of {found.format}: --into"

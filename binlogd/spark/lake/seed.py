@@ -20,6 +20,7 @@ from binlogd.spark.lake.manifest import (
     LakeTable,
     LakeTables,
     PipelineStopped,
+    decoded,
     leaving_of,
     placed_of,
 )
@@ -83,10 +84,11 @@ def finish_seed(lake: Lake, begin: LoadedBase) -> LakeTables:
 
 
 def _seeded(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded | None:
-    content = lake.manifest().store.found(f"{SEEDS}/{table_id}.json")
+    name = f"{SEEDS}/{table_id}.json"
+    content = lake.manifest().store.found(name)
     if content is None:
         return None
-    found = msgspec.json.decode(content, type=Seeded)
+    found = decoded(content, Seeded, f"{lake.place.shown}/{name}")
     return found if found.commit_ts == begin.commit_ts else None
 
 

@@ -10,8 +10,10 @@ import pytest
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.bases.choice import AUTO, NONE, Needs, choose
+from binlogd.snapshot.check import opened
+from binlogd.snapshot.estimate import listing
 from binlogd.snapshot.publishing.publish import publish
-from binlogd.snapshot.spec import FileEntry, Manifest, TypeOptions
+from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, Manifest, TypeOptions
 from binlogd.tso import NO_TS, Tso
 from tests.support import dumps
 from tests.support.snapshots import manifest
@@ -78,3 +80,30 @@ def test_a_base_that_is_named_must_be_one(tmp_path: Path) -> None:
     assert choose(str(dump), tmp_path, NEEDS).commit_ts == 120
     with pytest.raises(Refused, match="complete behind 130 only"):
         choose(str(dump), tmp_path, replace(NEEDS, gone_ts=Tso(130)))
+
+
+def test_a_time_zone_goes_with_a_dump_alone(tmp_path: Path) -> None:
+    needs, dump = replace(NEEDS, zone="+08:00"), tmp_path / "dump"
+    for wanted in (AUTO, NONE, str(put(tmp_path, 100))):
+        with pytest.raises(
+            ConfigError, match=r"^--base-time-zone: not with --base .*, which is no"
+        ):
+            choose(wanted, tmp_path, needs)
+    dumps.write_metadata(dump, Tso(120))
+    dumps.write_table(dump, ("a", "b"), (), [])
+    assert choose(str(dump), tmp_path, needs).commit_ts == 120
+
+
+@pytest.mark.parametrize("damaged", [b"{", b'{"version": "\xff"}', b'{"commit_ts": "a"}'])
+def test_a_manifest_that_is_damaged_is_named_and_passed_over_where_nobody_named_it(
+    tmp_path: Path, damaged: bytes
+) -> None:
+    path = put(tmp_path, 100)
+    (path / MANIFEST_NAME).write_bytes(damaged)
+    with pytest.raises(ConfigError, match=r"its manifest\.json does not decode"):
+        choose(str(path), tmp_path, NEEDS)
+    with pytest.raises(ConfigError, match=r"its manifest\.json does not decode"):
+        opened(path)
+    assert choose(AUTO, tmp_path, NEEDS).directory is None
+    (listed,) = listing(tmp_path).exports
+    assert listed.problem.startswith("manifest.json: ")

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from binlogd.errors import ConfigError
+from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.export import ExportOptions
-from binlogd.snapshot.publication import published
+from binlogd.snapshot.publication import published, stored
+from binlogd.snapshot.spec import MANIFEST_NAME
 from tests.support.snapshots import Columns, snapshot
 
 ROWS: Columns = [(1, "id", pa.array([1, 2, 3]))]
@@ -57,3 +58,17 @@ async def test_what_does_not_go_together_is_named(tmp_path: Path) -> None:
         await published(options(tmp_path, 100, "delta"), "file:///nowhere")
     with pytest.raises(ConfigError, match="only --format iceberg has a catalog"):
         await published(options(tmp_path, 200), None, "mine")
+
+
+async def test_a_damaged_manifest_of_the_moment_is_named(tmp_path: Path) -> None:
+    asked = options(tmp_path / "out", 100)
+    (there,) = (tmp_path / "out").glob("snapshot-*")
+    (there / MANIFEST_NAME).write_bytes(b'{"format": "\xff"}')
+    with pytest.raises(Refused, match=r"is there already, and its manifest\.json does not decode"):
+        await published(asked)
+    store = tmp_path / "store"
+    await published(options(tmp_path / "one", 100), f"file://{store}")
+    (path,) = store.glob("snapshot-*/manifest.json")
+    path.write_bytes(b'{"format": "\xff"}')
+    (listed,) = (await stored(f"file://{store}")).exports
+    assert f"{path.parent.name}: its manifest.json does not decode" in listed.problem

@@ -14,6 +14,7 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Refused
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
+from binlogd.snapshot.bases.dump import is_dump
 from binlogd.snapshot.log.packets import Spread
 from binlogd.spark.base_loader import LoadedBase, load_base
 from binlogd.spark.lake.manifest import PipelineStopped
@@ -64,7 +65,9 @@ def snapshot(logged: Logged, base_ts: int, tmp_path_factory: pytest.TempPathFact
 
 def begun(base: Path, pipeline: Pipeline, scratch: Path) -> LoadedBase:
     asked = pipeline.asked
-    return load_base(str(base), "UTC", asked, scratch, asked.wants, needs_keys=True)
+    return load_base(
+        str(base), "UTC" if is_dump(base) else "", asked, scratch, asked.wants, needs_keys=True
+    )
 
 
 @pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)])

@@ -12,12 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from binlogd.archive.store import ArchiveStore
+from binlogd.errors import Corrupt
 from binlogd.snapshot.log.events import EVENTS
 from binlogd.snapshot.log.packets import PACKETS, PIECE_BYTES, TornPacket, unpacked
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.content import SMALL_BYTES, SMALL_MAX, TouchedFiles, dealt, touched
 from binlogd.spark.lake.files import DataFile
-from binlogd.spark.lake.manifest import LakeTable
+from binlogd.spark.lake.manifest import CLAIM_NAME, Claim, LakeTable, claim_place
 from binlogd.spark.lake.merging import PART_BYTES, parts_of
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import place_of
@@ -179,3 +181,10 @@ def changes_of(table_id: int, numbers: Sequence[int], keys: Sequence[bytes] = ()
 def keys_of(changes: bytes) -> list[tuple[int, bytes]]:
     found = pa.ipc.open_stream(changes).read_all()
     return list(zip(found["table_id"].to_pylist(), found["key"].to_pylist(), strict=True))
+
+
+def test_a_damaged_note_of_whose_a_place_is_is_named(tmp_path: Path) -> None:
+    (tmp_path / CLAIM_NAME).write_bytes(b'{"pipeline": "\xff"}')
+    store, mine = ArchiveStore.open(str(tmp_path), what="lake"), Claim("mine", "checkpoint")
+    with pytest.raises(Corrupt, match=f"^a lake/{CLAIM_NAME}: "):
+        claim_place(store, "a lake", mine, takes_over=True)
