@@ -104,7 +104,8 @@ async def conversation(module: str, *, answer_bytes_max: int) -> AsyncIterator[A
 
 
 async def _started(command: Sequence[str], *, limit: int) -> asyncio.subprocess.Process:
-    """Its lines may have so many bytes."""
+    """Its lines may have so many bytes. Its session is its own: Ctrl-C, and a signal to the group
+    of who asks, are for that one to act on."""
     return await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -112,6 +113,7 @@ async def _started(command: Sequence[str], *, limit: int) -> asyncio.subprocess.
         stderr=asyncio.subprocess.PIPE,
         limit=limit,
         env=environment_of_children(os.environ),
+        start_new_session=True,
     )
 
 

@@ -311,7 +311,7 @@ def load(path: Path) -> Config:
 def read_text(path: Path) -> str:
     """Raises ConfigError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # an editor of Windows writes a mark before it
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -372,7 +372,7 @@ _POSITIVE = frozenset(
         *(f"pump.{name}" for name in ("close-timeout", "timestamp-ahead-max", "max-message-size")),
         *("drainer.checkpoint-interval", "archive.interval", "telemetry.slow-transaction"),
         *("syncer.worker-count", "syncer.txn-batch", "syncer.to.partitions"),
-        *("syncer.relay.max-file-size", "syncer.relay.restore-after"),
+        *("pump.segment-size", "syncer.relay.max-file-size", "syncer.relay.restore-after"),
         *(f"security.connections-{name}" for name in ("max", "per-client-max")),
         "security.connection-idle-timeout",
     )
@@ -394,6 +394,10 @@ def _check(config: Config) -> None:
     for key, value in flattened(config):
         if key in _POSITIVE and value <= 0:
             raise ConfigError(f"{key}: must be above 0, is {value}")
+        if key.endswith(".port") and not 0 < value < 1 << 16:
+            raise ConfigError(f"{key}: a port is 1 to 65535, got {value}")
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError(f"{key}: holds a NUL, which no name or path can; remove it")
     if config.drainer.initial_commit_ts < 0:
         raise ConfigError(
             "drainer.initial-commit-ts: must not be negative; 0 begins with the first"

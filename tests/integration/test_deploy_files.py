@@ -212,6 +212,7 @@ def test_the_unit_runs_the_command_in_the_directories_of_the_configuration() -> 
     assert service["RestartPreventExitStatus"] == "2", "the exit code of a wrong configuration"
     assert service["User"] == "binlogd"
     assert int(service["TimeoutStopSec"]) > 10
+    assert service["KillMode"] == "mixed", "what the node has begun is not told to stop before it"
     assert service["ProtectSystem"] == "strict"
 
 

@@ -93,7 +93,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
         try:
             expression = re.compile(pattern[1:], re.IGNORECASE)
         except re.error as error:
-            raise ConfigError(f"syncer: {pattern!r} is no regular expression: {error}") from error
+            raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
         return lambda name: expression.search(name) is not None
     wanted = pattern.casefold()
     try:

@@ -124,6 +124,8 @@ def _never_in_silence(operations: Operations) -> Any:
             return await handler(request)
         except (web.HTTPException, ConnectionError):
             raise
+        except web.RequestPayloadError as error:
+            return _json(Trouble(f"the body cannot be read: {' '.join(str(error).split())}"), 400)
         except BinlogdError as error:
             return _json(Reply.refused(error), 503, indent=2)
         except Exception as error:  # noqa: BLE001 - whoever asks and operators hear it
@@ -258,7 +260,7 @@ def _json(content: Any, status: int = 200, *, indent: int = 0) -> web.Response:
 
 def _trouble(error: Exception) -> web.Response:
     """What is asked makes no sense, too many ask at once, or it cannot be answered now."""
-    is_wrong = isinstance(error, ConfigError | msgspec.DecodeError)
+    is_wrong = isinstance(error, ConfigError | ValueError)
     return _json(
         Trouble(str(error)), 400 if is_wrong else 429 if isinstance(error, Refused) else 503
     )

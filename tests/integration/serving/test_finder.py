@@ -215,6 +215,13 @@ async def test_a_child_that_hangs_talks_too_much_or_fails_is_gone_afterwards() -
         await ask("import sys; sys.exit(3)")
 
 
+async def test_a_signal_to_all_that_who_asks_belongs_to_does_not_reach_a_child() -> None:
+    command = (sys.executable, "-c", "import os; print(os.getpgrp(), os.getsid(0), os.getpid())")
+    said = await answered(command, b"", timeout_s=60, answer_bytes_max=100)
+    group, session, child = map(int, said.split())
+    assert group == session == child
+
+
 async def test_a_child_goes_with_who_waits_for_it(tmp_path: Path) -> None:
     sign = tmp_path / "pid"
     program = f"import os, time; open({str(sign)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import UpstreamUnavailable
@@ -58,3 +59,16 @@ async def test_an_upstream_that_does_not_answer_is_no_fault_of_ours() -> None:
         status, said = await answer(at, "/ddl/history")
     assert (status, "gone" in str(said["message"])) == (503, True)
     assert at.operations.failed == []
+
+
+async def test_a_body_that_cannot_be_unpacked_is_no_fault_of_ours() -> None:
+    async def reading() -> bytes:
+        raise web.RequestPayloadError("400, message:\n  Can not decode content-encoding: gzip")
+
+    async with running() as at:
+        at.operations.ddl_history = reading  # type: ignore[method-assign, assignment]  # raises
+        status, said = await answer(at, "/ddl/history")
+    assert (status, at.operations.failed) == (400, [])
+    assert said == {
+        "message": "the body cannot be read: 400, message: Can not decode content-encoding: gzip"
+    }

@@ -131,6 +131,7 @@ async def test_the_routes_ask_look_and_cancel(tmp_path: Path) -> None:
         number = (await asked.json())["id"]
         assert (await client.post("/exports", data='{"as": 1}')).status == 400
         assert (await client.post("/exports", data='{"as_of": "never"}')).status == 400
+        assert (await client.post("/exports", data=b'{"as_of": "\xff"}')).status == 400
         listed = await (await client.get("/exports")).json()
         assert [each["id"] for each in listed] == [number]
         await until(queue.jobs()[0], "running")

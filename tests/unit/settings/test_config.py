@@ -78,6 +78,12 @@ def test_the_example_is_valid() -> None:
     assert config.load(CONFIG_DIR / "example.toml").syncer.db_type == "mysql"
 
 
+def test_the_mark_that_an_editor_writes_before_a_file_is_no_text_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "binlogd.toml"
+    file.write_bytes(b'\xef\xbb\xbfaddr = "127.0.0.1:1"\n')
+    assert config.load(file).addr == "127.0.0.1:1"
+
+
 def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
     page = (ROOT / "docs" / "reference" / "pump.md").read_text()
     rows = page.split("## Its configuration")[1].split("##")[0].splitlines()
@@ -146,6 +152,10 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
             "did you mean syncer.binlog-filter-rule.r.ignore-event?",
         ),
         ("x =", "is not TOML"),
+        ('data-dir = "a\\u0000b"', "data-dir: holds a NUL"),
+        ('[syncer.to]\npassword = "a\\u0000b"', "syncer.to.password: holds a NUL"),
+        ("[syncer.to]\nport = 70000", "syncer.to.port: a port is 1 to 65535, got 70000"),
+        ("[pump]\nsegment-size = 0", "pump.segment-size: must be above 0"),
         ('addr = "a:1', "a text lacks its closing quote"),
         ('addr = "a:999999"', "addr: a port is 0 to 65535"),
         ("pump = 3", "line 1: pump: must be a table, which begins with [pump]"),
