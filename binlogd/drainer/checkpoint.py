@@ -12,10 +12,26 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from binlogd.errors import ConfigError
-from binlogd.tso import Tso
+from binlogd.errors import ConfigError, Unavailable
+from binlogd.tso import Tso, physical_ms
 
 _KNOWN_NAMES = {"master-ts": "primary-ts", "slave-ts": "secondary-ts"}
+
+
+class BeginsAhead(Unavailable):
+    """What the replication is to begin behind lies in the future: a wrong number, or clock."""
+
+    todo = (
+        "correct drainer.initial-commit-ts, or the checkpoint (`binlogd checkpoint --set`), or set"
+        " the clock of this machine right; if that time is meant, raise pump.timestamp-ahead-max"
+    )
+
+    def __init__(self, commit_ts: Tso, newest_ts: Tso) -> None:
+        ahead_s = (physical_ms(commit_ts) - physical_ms(newest_ts)) / 1000
+        super().__init__(
+            f"the replication is to begin behind commit_ts {commit_ts}, {ahead_s:.0f} s beyond what"
+            " can have committed by now: all that comes until then would be passed over"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ import structlog
 
 from binlogd.binlog import CommittedBinlog, Pulled, in_parts
 from binlogd.drainer import late_commits
-from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.checkpoint import BeginsAhead, Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter
@@ -57,7 +57,7 @@ from binlogd.relay.log import RelayStatistics, RelayWriter
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job, SchemaState
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire import peek
 
 _AHEAD_KEPT_MAX = 4096
@@ -117,6 +117,8 @@ class DrainerPorts:
     """Of the Pump in this process; a remote one tells by MissedCommit."""
     schema_log: SchemaLog | None = None
     """Where the schema is kept beside the checkpoint; without it every start reads the history."""
+    newest_ts: Callable[[], Tso] = lambda: MAX_TS
+    """Above it nothing can have committed by now."""
     table_name: Callable[[int], Awaitable[str]] | None = None
     """What the upstream calls a table now, for an error; "" when it does not say."""
     schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
@@ -180,6 +182,8 @@ class Session:
             if stored is not None:
                 begin_ts = stored.commit_ts or self.checkpoint.commit_ts
                 self.checkpoint = replace(stored, commit_ts=begin_ts)
+            if self.checkpoint.commit_ts > (newest_ts := self._ports.newest_ts()):
+                raise BeginsAhead(self.checkpoint.commit_ts, newest_ts)
             self._check_not_emptied()
             reached_ts = late_commits.reached(self._sink, self.checkpoint.commit_ts)
             await self._late.begin(self._ports.table_filter, reached_ts, self._ports.sources)

@@ -29,7 +29,7 @@ from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk, disk_errors
 from binlogd.node.membership import Identity
-from binlogd.node.replicated import table_filter, tells_missing
+from binlogd.node.replicated import newest_ts, table_filter, tells_missing
 from binlogd.node.replication import FirstContact, Replication
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.slow import SlowWrites
@@ -40,7 +40,7 @@ from binlogd.settings.quantities import gc_keep_s, kept_s, listen_address, pump_
 from binlogd.settings.setup import Setup, client_tls
 from binlogd.status import DownstreamStatus
 from binlogd.telemetry.traces import Traces
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.upstream import Upstream
 
 log = structlog.get_logger(__name__)
@@ -269,6 +269,7 @@ def make_drainer(
         relay=make_relay(setup, disk),
         late=pump.late if pump is not None else None,
         schema_log=SchemaLog(setup.data_dir / "schema", disk),
+        newest_ts=lambda: max(newest_ts(setup), pump.newest_commit_ts if pump else NO_TS),
         table_name=upstream.table_name,
         schema_at=upstream.schema_at if setup.config.syncer.load_schema_snapshot else None,
         table_filter=table_filter(setup.config.syncer, upstream.skips.commit_tss),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.checkpoint import BeginsAhead, Checkpoint
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.rows.progress import LanePosition, PendingDdl
 from binlogd.errors import ConfigError
@@ -38,13 +38,15 @@ async def set_to(setup: Setup, commit_ts: Tso) -> tuple[StoredCheckpoint, Stored
     """Before and after: the checkpoint and the progress of all lanes move together, in one
     transaction. The data is not touched: whoever sets it back has restored a copy of that moment,
     or knows that what follows may be applied once more. Raises ConfigError when a process is at
-    work on this data directory."""
+    work on this data directory, BeginsAhead for a moment that has not come."""
+    if commit_ts > (newest := newest_ts(setup)):
+        raise BeginsAhead(commit_ts, newest)
     lock = await PosixDisk().lock(setup.data_dir / LOCK_FILE) if setup.data_dir.exists() else None
     try:
         with closing(_store(setup)) as store:
             before = await _found(store)
             checkpoint = Checkpoint(commit_ts, ts_map=before.checkpoint.ts_map)
-            await store.set_to(checkpoint, newest_ts(setup))
+            await store.set_to(checkpoint, newest)
             return before, await _found(store)
     finally:
         if lock is not None:

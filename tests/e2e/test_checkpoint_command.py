@@ -30,6 +30,8 @@ def test_a_copy_of_an_earlier_moment_is_brought_up_to_date(
         before = run(tmp_path, "checkpoint", "--config", config, "--json")
         assert json.loads(before.stdout)["consistent"] is True
         start = str(bank.commit_ts_of(0) - 1)
+        future = run(tmp_path, "checkpoint", "--config", config, "--set", str(1 << 62))
+        assert (future.returncode, "would be passed over" in future.stderr) == (1, True)
         after = run(tmp_path, "checkpoint", "--config", config, "--set", start)
         assert after.returncode == 0, after.stderr
         assert f"to {start}" in after.stdout

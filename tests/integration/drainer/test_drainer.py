@@ -42,7 +42,7 @@ from binlogd.tidb.model import (
 )
 from binlogd.tidb.row import encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import NO_TS, Tso, compose
+from binlogd.tso import MAX_TS, NO_TS, Tso, compose
 from binlogd.wire import peek
 from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.support.job_history import MemoryHistory
@@ -169,6 +169,7 @@ class Place:
     schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
     ignored: tuple[int, ...] = ()
     initial_commit_ts: int = 0
+    newest_ts: Tso = MAX_TS
     saved: list[Checkpoint] = field(default_factory=list)
     drain_timeout_s: float = 60.0
     checkpoint_interval_s: float = 0.002
@@ -185,6 +186,7 @@ class Place:
             table_filter=TableFilter(ignored_commit_ts=[Tso(ts) for ts in self.ignored]),
             on_saved=self.saved.append,
             schema_at=self.schema_at,
+            newest_ts=lambda: self.newest_ts,
         )
         options = DrainerOptions(
             dialect=Dialect.MYSQL,
@@ -400,6 +402,23 @@ async def test_an_initial_commit_ts_is_exclusive(place: Place) -> None:
     async with place.running() as drainer:
         await until(lambda: drainer.statistics().applied_ts == 12)
     assert place.held() == Counter({2: 1})
+
+
+@pytest.mark.parametrize("stored", [NO_TS, Tso(MAX_TS)])
+async def test_a_beginning_in_the_future_passes_nothing_over_and_saves_nothing(
+    place: Place, stored: Tso
+) -> None:
+    place.initial_commit_ts = 12 if stored else 1 << 63
+    place.store.checkpoint = before = Checkpoint(stored)
+    place.newest_ts = Tso(1 << 62)
+    place.source.add(*beginning(), rows(11, [1]), rows(12, [2]))
+    async with place.running() as drainer:
+        await until(lambda: "would be passed over" in drainer.statistics().last_error)
+        assert drainer.statistics().state is DrainerState.RETRYING
+        assert (place.store.checkpoint, place.saved) == (before, [])
+        place.newest_ts = MAX_TS  # a clock that is set right
+        place.store.checkpoint = Checkpoint(Tso(11))
+        await until(lambda: drainer.statistics().applied_ts == 12)
 
 
 async def test_a_start_without_any_transaction_saves_where_it_stands(place: Place) -> None:
