@@ -21,6 +21,7 @@ from binlogd import __version__, native
 from binlogd.commands.manner import INTERRUPTED_EXIT, LOGS_NOTHING, SUBMITTED, with_manners
 from binlogd.errors import BinlogdError, Cancelled, ConfigError
 from binlogd.host.privacy import keep_files_from_others
+from binlogd.host.words import is_utf8
 
 GC_YOUNG_OBJECTS = 20_000
 _RUN = "Run and watch"
@@ -131,6 +132,10 @@ def submitted(command: str, words: Sequence[str]) -> None:
 
 def _answered(named: Sequence[str] | None, words: Sequence[str], **more: object) -> None:
     try:
+        if wrong := next((each for each in words if not is_utf8(each)), ""):
+            raise ConfigError(
+                f"{wrong}: is not UTF-8 text; name a file or directory by a link whose name is"
+            )
         command_line(named)(words, standalone_mode=True, **more)
     except ConfigError as error:
         _fail(error, code=2)

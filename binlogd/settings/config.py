@@ -20,8 +20,9 @@ from typing import Any, Literal
 import msgspec
 
 from binlogd.errors import ConfigError
-from binlogd.settings.effects import check_effects, flattened
+from binlogd.settings.effects import check_effects
 from binlogd.settings.kafka import check_kafka
+from binlogd.settings.limits import check_values
 from binlogd.settings.mistakes import SECRETS, mistakes
 from binlogd.settings.operators import check_operators, check_token, operators, peers
 from binlogd.settings.quantities import (
@@ -366,20 +367,6 @@ def _hyphenated(value: Any) -> Any:
     return found
 
 
-_POSITIVE = frozenset(
-    (
-        *(f"pump.{name}" for name in ("shards", "fake-binlog-interval", "heartbeat-interval")),
-        *(f"pump.{name}" for name in ("close-timeout", "timestamp-ahead-max", "max-message-size")),
-        *("drainer.checkpoint-interval", "archive.interval", "telemetry.slow-transaction"),
-        *("syncer.worker-count", "syncer.txn-batch", "syncer.to.partitions"),
-        *("pump.segment-size", "syncer.relay.max-file-size", "syncer.relay.restore-after"),
-        *(f"security.connections-{name}" for name in ("max", "per-client-max")),
-        "security.connection-idle-timeout",
-    )
-)
-"""Keys whose number is above 0."""
-
-
 def _check(config: Config) -> None:
     _check_rule_names(config.syncer)
     _check_security(config)
@@ -391,13 +378,7 @@ def _check(config: Config) -> None:
             " snapshot is read from TiKV; remove the key"
         )
     _check_params(config.syncer.to.params)
-    for key, value in flattened(config):
-        if key in _POSITIVE and value <= 0:
-            raise ConfigError(f"{key}: must be above 0, is {value}")
-        if key.endswith(".port") and not 0 < value < 1 << 16:
-            raise ConfigError(f"{key}: a port is 1 to 65535, got {value}")
-        if isinstance(value, str) and "\0" in value:
-            raise ConfigError(f"{key}: holds a NUL, which no name or path can; remove it")
+    check_values(config)
     if config.drainer.initial_commit_ts < 0:
         raise ConfigError(
             "drainer.initial-commit-ts: must not be negative; 0 begins with the first"

@@ -79,7 +79,8 @@ def address_of(key: str, text: str, *, port_min: int = 1) -> tuple[str, int]:
 def host_and_port(text: str, *, port_min: int = 1) -> tuple[str, int]:
     """Of `host:port`, also `[::1]:port`. Raises ValueError."""
     host, _, port = text.strip().rpartition(":")
-    if not (host and "/" not in host and port.isascii() and port.isdigit()):
+    is_host = host.isprintable() and not {" ", "/"} & set(host)
+    if not (host and is_host and port.isascii() and port.isdigit()):
         raise ValueError(f'expected "host:port", got "{text}"')
     if len(port) > _DIGITS_MAX or not port_min <= int(port) <= _PORT_MAX:
         raise ValueError(f'a port is {port_min} to {_PORT_MAX}, got "{text}"')

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from binlogd.errors import ConfigError
+from binlogd.host.words import is_utf8
 from binlogd.settings import config, passwords
 from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened
@@ -240,6 +241,8 @@ def _converted(name: str, text: str, kind: Any) -> Any:
     """Text as it is where the key takes text; else a number, true or false, a list by commas, or
     what TOML has. Raises ConfigError, without the value."""
     origin, kinds = get_origin(kind), get_args(kind) or (kind,)
+    if not is_utf8(text):
+        raise ConfigError(f"{name}: is not UTF-8 text")
     try:
         if origin is dict or (origin is tuple and text.lstrip().startswith("[")):
             return tomllib.loads(f"value = {text}")["value"]

@@ -6,8 +6,10 @@ import asyncio
 import json
 import shutil
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from binlogd.errors import BinlogdError, Refused
 from binlogd.tso import LOGICAL_BITS, Tso
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
-from tests.support.appliance import Appliance, into_mariadb, run
+from tests.support.appliance import Appliance, environment, into_mariadb, run
 from tests.support.mariadb import MariaDb
 from tests.support.ports import free_port
 from tests.support.recordings_reader import RECORDINGS, compare, connect, history, info
@@ -86,6 +88,25 @@ def test_a_missing_file_ends_with_code_2(tmp_path: Path) -> None:
     done = run(tmp_path, "serve", "--config", "nowhere.toml")
     assert done.returncode == 2
     assert "nowhere.toml: cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "said"),
+    [
+        (("skip", "5", "--reason", "\udcff"), {}, "\\udcff: is not UTF-8 text"),
+        (("dump", "\udcff"), {}, "\\udcff: is not UTF-8 text"),
+        (("check-config",), {"BINLOGD_LOG_LEVEL": "\udcff"}, "BINLOGD_LOG_LEVEL: is not UTF-8"),
+        (("status", "--addr", "a b:5"), {}, 'addr: expected "host:port", got "a b:5"'),
+    ],
+)
+def test_words_that_nobody_can_be_told_end_with_code_2(
+    words: Sequence[str], variables: Mapping[str, str], said: str
+) -> None:
+    command = [sys.executable, "-m", "binlogd", *words]
+    environ = {**environment(), **variables}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 def test_status_of_nobody_ends_with_code_1(tmp_path: Path) -> None:
