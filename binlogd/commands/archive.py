@@ -102,10 +102,12 @@ def _tell_archived(done: Archived, url: str, *, as_json: bool) -> None:
     if as_json:
         say_json(done)
         return
+    upto = f"complete up to commit_ts {done.resolved_ts} ({wall_clock(Tso(done.resolved_ts))})"
+    if not done.resolved_ts:
+        upto = "nothing is complete yet: no segment is sealed, and --with-open copies others"
     say(
         f"{url}: {done.segments} segments, {done.size_bytes / 1e6:.1f} MB,"
-        f" {done.transactions} transactions; complete up to commit_ts {done.resolved_ts}"
-        f" ({wall_clock(Tso(done.resolved_ts))})"
+        f" {done.transactions} transactions; {upto}"
     )
 
 

@@ -539,6 +539,11 @@ def check_writable(key: str, directory: Path) -> None:
     """Whether this user may write there, or make it; changes nothing. Raises ConfigError."""
     there = directory
     while not there.exists():  # ends at the root
+        if there.is_symlink():
+            raise ConfigError(
+                f"{key} {directory}: {there} is a link to {there.readlink()}, where nothing is;"
+                " make that, or remove the link"
+            )
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         reason = f"no permission to write in {there}" if there.is_dir() else f"{there} is a file"

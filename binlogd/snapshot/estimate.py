@@ -127,6 +127,7 @@ class Estimate:
 
 def estimate(options: ExportOptions) -> Estimate:
     """Looks at what an export with these options would find. Raises ConfigError."""
+    choice.check_zone(options.base, options.base_time_zone)
     files = [path for *_, path in log_files(options.data_dir)]
     sizes = {path: path.stat().st_size for path in files}
     as_of = moment(options.as_of).ts or options.resolved_ts

@@ -176,6 +176,13 @@ def test_a_data_directory_below_a_file_is_refused(tmp_path: Path) -> None:
     assert "name a directory that user" in done.stderr
 
 
+def test_a_data_directory_that_is_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    done = run(tmp_path, "serve", "--data-dir", "link/data")
+    assert done.returncode == 2
+    assert "data-dir link/data: link is a link to gone, where nothing is" in done.stderr
+
+
 def test_another_shard_count_is_refused(appliance: Appliance) -> None:
     appliance.start()
     assert appliance.stop() == 0

@@ -65,11 +65,7 @@ def choose(wanted: str, out: Path, needs: Needs) -> Chosen:
             f" ({wall_clock(needs.gone_ts)}), up to where GC removed binlogs: only later moments"
             " can still be exported, built on a snapshot or a dump that is as new"
         )
-    if needs.zone and (wanted in (AUTO, NONE) or not _is_dump(Path(wanted))):
-        raise ConfigError(
-            f"--base-time-zone: not with --base {wanted}, which is no Dumpling dump: a snapshot"
-            " knows the zone of its TIMESTAMPs"
-        )
+    check_zone(wanted, needs.zone)
     if wanted == NONE:
         return _without("no base is wanted", needs)
     if wanted != AUTO:
@@ -85,6 +81,15 @@ def choose(wanted: str, out: Path, needs: Needs) -> Chosen:
             why = f"the newest snapshot in {out} that can be built on{passed}"
             return Chosen(path.absolute(), Tso(manifest.commit_ts), why)
     return _without("; ".join(reasons) or f"{out} has no snapshot yet", needs)
+
+
+def check_zone(wanted: str, zone: str) -> None:
+    """Raises ConfigError for a time zone of what has none: it would be passed over."""
+    if zone and (wanted in (AUTO, NONE) or not _is_dump(Path(wanted))):
+        raise ConfigError(
+            f"--base-time-zone: not with --base {wanted}, which is no Dumpling dump: a snapshot"
+            " knows the zone of its TIMESTAMPs"
+        )
 
 
 def _without(why: str, needs: Needs) -> Chosen:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from binlogd.errors import ConfigError
 from binlogd.snapshot.estimate import CHANGES_PER_S, SECONDS_TO_LEARN_FROM, START_S, estimate
 from binlogd.snapshot.export import ExportOptions
 from binlogd.snapshot.publishing.publish import publish
@@ -55,3 +56,10 @@ def test_an_earlier_export_of_a_whole_log_tells_more(options: ExportOptions) -> 
     found = estimate(options)
     assert found.seconds == slow
     assert found.basis.endswith("MB of log/s, as snapshot-10 was made)")
+
+
+def test_a_time_zone_without_a_dump_is_refused_before_anything_is_looked_at(
+    options: ExportOptions,
+) -> None:
+    with pytest.raises(ConfigError, match=r"^--base-time-zone: not with --base auto"):
+        estimate(replace(options, base_time_zone="UTC"))
