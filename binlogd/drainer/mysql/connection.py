@@ -100,6 +100,9 @@ TRY_AGAIN = frozenset(
 interrupted statements, TiDB's conflicts and schema changes."""
 
 
+_SHOWN_BYTES_MAX = 160
+
+
 class TryAgain(DownstreamUnavailable):
     """The statement met another one; its transaction is to be run again."""
 
@@ -121,9 +124,10 @@ class SqlRefused(Refused):
 
     todo = "mend downstream what it names, and let the Drainer try again"
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: int, reason: str, where: str = "") -> None:
+        """`where` is said of a statement that is no transaction's: the server, and what it was."""
         self.code, self.reason = code, reason
-        super().__init__(f"error {code}: {reason}", todo=WAYS_OUT.get(code, ""))
+        super().__init__(f"{where}error {code}: {reason}", todo=WAYS_OUT.get(code, ""))
 
     def of_rows(
         self, commit_ts: int, statement: str, *, is_theirs: bool = True
@@ -273,8 +277,8 @@ class SqlSession:
             ours = error if isinstance(error, SqlRefused) else _ours(error, server)
             if isinstance(ours, SqlRefused):
                 ours = ConfigError(
-                    f"{server} refuses a session: {ours}; see syncer.sql-mode and syncer.to.params,"
-                    " or --time-zone"
+                    f"{server} refuses a session: error {ours.code}: {ours.reason}; see"
+                    " syncer.sql-mode and syncer.to.params, or --time-zone"
                 )
             raise ours from error
         finally:
@@ -394,7 +398,7 @@ class SqlSession:
                 else:
                     await self._connection.query(statement)
         except (MySQLError, OSError, TimeoutError, RuntimeError) as error:
-            ours = _ours(error, self._server)
+            ours = _ours(error, self._server, statement or b"")
             if not isinstance(ours, TryAgain | SqlRefused):
                 self.close()
             raise ours from error
@@ -441,7 +445,7 @@ def session_mode(sql_mode: str | None, *, for_rows: bool) -> str:
     return ",".join(modes)
 
 
-def _ours(error: BaseException, server: MySqlServer) -> BinlogdError:
+def _ours(error: BaseException, server: MySqlServer, statement: bytes = b"") -> BinlogdError:
     if isinstance(error, TimeoutError):
         return DownstreamUnavailable(f"{server} does not answer")
     if not isinstance(error, MySQLError):
@@ -454,7 +458,8 @@ def _ours(error: BaseException, server: MySqlServer) -> BinlogdError:
         if code in codes:
             todo = _WAYS_IN.get(code, "")
             return kind(f"{server}{says}: error {code}: {reason}", todo=todo)
-    return SqlRefused(code, reason)
+    said = statement[:_SHOWN_BYTES_MAX].decode(errors="replace")
+    return SqlRefused(code, reason, f"{server} refuses {said}: " if said else "")
 
 
 _WAITED_FOR: Sequence[tuple[frozenset[int], type[DownstreamUnavailable], str]] = (

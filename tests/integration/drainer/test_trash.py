@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from random import Random
 
@@ -12,7 +13,7 @@ import pytest
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
-from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.mysql.connection import SqlRefused, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.mysql.trash import TrashBin, TrashOptions
 from binlogd.drainer.translate import Translator
@@ -174,3 +175,14 @@ async def test_what_is_no_longer_there_stops_the_recovery(mariadb: MariaDb) -> N
         (error,) = error.exceptions
     assert isinstance(error, StatementRejected)
     assert str(recovery.commit_ts) in str(error)
+
+
+async def test_a_schema_that_cannot_be_made_is_told_with_server_and_statement(
+    mariadb: MariaDb,
+) -> None:
+    server = server_of(mariadb)
+    session = await SqlSession.connect(server)
+    with closing(session), pytest.raises(SqlRefused) as refused:
+        await TrashBin(server, TrashOptions("\U0001f5d1", keep_s=1)).prepare(session)
+    statement = "CREATE DATABASE IF NOT EXISTS `\U0001f5d1`"
+    assert refused.value.told.startswith(f"{server} refuses {statement}: error 1300: ")
