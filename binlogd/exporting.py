@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from binlogd.archive.task import CATALOG_NAME
 from binlogd.errors import ConfigError
 from binlogd.extras import require
 from binlogd.host.loop import ended_by_term, run
+from binlogd.host.words import split_url
 from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import open_upstream
 from binlogd.settings.setup import Setup
@@ -210,7 +210,7 @@ def _where(setup: Setup, out: str) -> tuple[Destination, Path]:
     """Where to, and the directory that it is staged or published in."""
     if "://" not in out:
         return None, Path(out)
-    parts = urlsplit(out)
+    parts = split_url(out)
     if parts.scheme == "file" and not parts.netloc:
         return None, Path(parts.path)
     if not parts.netloc:

@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
 from binlogd.errors import ConfigError, Corrupt, Unavailable
 from binlogd.extras import require
 from binlogd.host.disk import make_directory, put_in_place
+from binlogd.host.words import split_url
 from binlogd.log.checked_text import decoded_json
 from binlogd.snapshot.publishing.file_systems import (
     NEW,
@@ -81,7 +81,7 @@ class ArchiveStore:
         """A path is a local directory; errors say `what` it is. Raises ConfigError."""
         require("archive", "pyarrow")
         fs = importlib.import_module("pyarrow.fs")
-        scheme = urlsplit(url).scheme
+        scheme = split_url(url).scheme
         if not scheme or scheme == "file":
             path = Path(url.removeprefix("file://")).absolute()
             return cls(url, fs.LocalFileSystem(), str(path), is_local=True, what=what)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
-from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -23,6 +22,7 @@ from binlogd.commands.output import say, say_json, say_table
 from binlogd.commands.running import asked
 from binlogd.errors import ConfigError, GaveUp, NotRunning, Refused
 from binlogd.host import loop
+from binlogd.host.words import split_url
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.export_queue import WRONG_EXIT, AskedExport, ExportJob
 from binlogd.snapshot.process.launcher import Progress, Stage
@@ -46,7 +46,7 @@ _BAD_REQUEST, _NOT_FOUND, _ACCEPTED = 400, 404, 202
 def setup_for(via: str, config_file: Path | None, data_dir: str | None) -> Setup:
     """How to reach a node at `host:port`, `http://host:port` or `https://host:port`; certificates
     and the token are those of the configuration. Raises ConfigError."""
-    parts = urlsplit(via if "://" in via else f"//{via}")
+    parts = split_url(via if "://" in via else f"//{via}")
     if parts.scheme not in ("", "http", "https") or not parts.hostname or parts.path.strip("/"):
         raise ConfigError(f"--via {via}: say where binlogd listens: http://host:8250")
     setup = load_asking(config_file, parts.netloc, data_dir)

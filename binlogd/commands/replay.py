@@ -125,13 +125,18 @@ def _say(done: Replayed, *, as_json: bool) -> None:
 
 def server_of(url: str, time_zone: str, option: str = "--into") -> MySqlServer:
     """The server that a URL names, which `option` gave. Raises ConfigError."""
-    parts = urllib.parse.urlsplit(url)
     try:
-        port = parts.port or 3306
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port or 3306
     except ValueError:
-        port = 0
-    if parts.scheme not in ("mysql", "mariadb", "tidb") or not parts.hostname or not port:
+        host = None
+    if host is None or parts.scheme not in ("mysql", "mariadb", "tidb"):
         raise ConfigError(f"{option}: expected mysql://user:password@host:port")
+    if behind := parts._replace(scheme="", netloc="").geturl().strip("/"):
+        raise ConfigError(
+            f"{option}: expected mysql://user:password@host:port, and nothing behind it: {behind}"
+            " would be passed over (in a user or password, write / ? # as %2F %3F %23)"
+        )
     if parts.password:
         warn(
             f"others on this machine may see the password in {option}; leave it out there, and set"
@@ -141,7 +146,7 @@ def server_of(url: str, time_zone: str, option: str = "--into") -> MySqlServer:
     if parts.password is not None:
         password = urllib.parse.unquote(parts.password)
     return MySqlServer(
-        host=parts.hostname,
+        host=host,
         port=port,
         user=urllib.parse.unquote(parts.username or "binlogd"),
         password=password,

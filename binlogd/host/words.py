@@ -1,8 +1,20 @@
-"""Words that the system gives as bytes: those of a command line, and values of variables."""
+"""Words that somebody typed, or that the system gives as bytes: a command line, variables, URLs."""
 
 from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+from binlogd.errors import ConfigError
 
 
 def is_utf8(word: str) -> bool:
     """Whether it was; of what was not, Python has surrogates, which no peer and no file takes."""
     return not any("\ud800" <= each <= "\udfff" for each in word)
+
+
+def split_url(url: str) -> SplitResult:
+    """Its parts. Raises ConfigError, without what may be a secret in it."""
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{url.partition('://')[0]}://...: {error}") from None

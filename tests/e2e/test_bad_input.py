@@ -28,6 +28,7 @@ from tests.workload.recording import feed_recording
 
 RECORDING = RECORDINGS / "few"
 LEFT_OUT = ("keys_tidb", "keys_wrong")
+AT = "--upstream", "mysql://h", "--downstream"
 IGNORED = f'ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,{",".join(LEFT_OUT)}"'
 
 
@@ -96,6 +97,11 @@ def test_a_missing_file_ends_with_code_2(tmp_path: Path) -> None:
         (("skip", "5", "--reason", "\udcff"), {}, "\\udcff: is not UTF-8 text"),
         (("dump", "\udcff"), {}, "\\udcff: is not UTF-8 text"),
         (("check-config",), {"BINLOGD_LOG_LEVEL": "\udcff"}, "BINLOGD_LOG_LEVEL: is not UTF-8"),
+        (("verify", *AT, "mysql://[::1"), {}, "--downstream: expected mysql://"),
+        (("verify", *AT, "mysql://h:1/shop"), {}, "behind it: shop would be passed over"),
+        (("verify", *AT, "mysql://h:1?ssl=1"), {}, "behind it: ?ssl=1 would be passed"),
+        (("exports", "s3://me:secret@[x"), {}, "s3://...: Invalid IPv6 URL"),
+        (("exports", "--via", "http://[x"), {}, "http://...: Invalid IPv6 URL"),
         (("status", "--addr", "a b:5"), {}, 'addr: expected "host:port", got "a b:5"'),
     ],
 )

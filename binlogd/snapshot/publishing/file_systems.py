@@ -11,7 +11,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
+
+from binlogd.host.words import split_url
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -27,7 +29,7 @@ def file_system(url: str) -> tuple[FileSystem, str]:
     """What a URL names, with the path in it. Raises ValueError and OSError of pyarrow's."""
     from pyarrow.fs import AzureFileSystem, FileSystem  # who opens none needs no pyarrow
 
-    if urlsplit(url).scheme not in _AZURE:
+    if split_url(url).scheme not in _AZURE:
         system, root = FileSystem.from_uri(url)
         return system, root
     given = azure_options(url)
@@ -36,13 +38,13 @@ def file_system(url: str) -> tuple[FileSystem, str]:
 
 def path_in_azure(url: str) -> str:
     """CONTAINER/PATH, as pyarrow takes it."""
-    return f"{urlsplit(url).username}{urlsplit(url).path}"
+    return f"{split_url(url).username}{split_url(url).path}"
 
 
 def azure_options(url: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """For AzureFileSystem, of `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH`, where
     `endpoint_override` and `scheme` name another server. Raises ValueError."""
-    parts, query = urlsplit(url), dict(parse_qsl(urlsplit(url).query))
+    parts, query = split_url(url), dict(parse_qsl(split_url(url).query))
     if not parts.username or parts.password or not parts.hostname:
         raise ValueError("expected abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
     given = {"account_name": parts.hostname.partition(".")[0]}
@@ -57,7 +59,7 @@ def azure_options(url: str, environ: Mapping[str, str] = os.environ) -> dict[str
 
 def without_secrets(url: str) -> str:
     """A URL as people may read it: no key, no options. Azure's has a container in that place."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     if not parts.scheme:
         return url
     place = parts.netloc if parts.scheme in _AZURE else parts.netloc.rpartition("@")[2]

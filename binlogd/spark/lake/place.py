@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from binlogd.errors import ConfigError
+from binlogd.host.words import split_url
 from binlogd.snapshot.publishing.file_systems import azure_options, file_system, without_secrets
 from binlogd.snapshot.spec import LAKES, Lake
 
@@ -44,7 +45,7 @@ class LakeLocation:
 
     @property
     def _scheme(self) -> str:
-        return urlsplit(self.url).scheme
+        return split_url(self.url).scheme
 
     @property
     def bare(self) -> str:
@@ -108,7 +109,7 @@ class LakeLocation:
 
     @property
     def _is_anonymous(self) -> bool:
-        return urlsplit(self.url).username == "anonymous"
+        return split_url(self.url).username == "anonymous"
 
     def iceberg_properties(self) -> dict[str, str]:
         """For pyiceberg. Source: pyiceberg.io."""
@@ -132,7 +133,7 @@ class LakeLocation:
         return {names[name]: value for name, value in self._given().items()}
 
     def _given(self) -> dict[str, str]:
-        parts = urlsplit(self.url)
+        parts = split_url(self.url)
         query = dict(parse_qsl(parts.query))
         found: dict[str, str] = {}
         if parts.username and parts.password:
@@ -155,9 +156,9 @@ def place_of(into: str) -> LakeLocation:
             f"--into {into}: expected delta:PLACE or iceberg:PLACE (a directory, s3://...), or"
             " syncer for what [syncer] names"
         )
-    if urlsplit(url).scheme in ("", "file"):
+    if split_url(url).scheme in ("", "file"):
         return LakeLocation(found, str(Path(url.removeprefix("file://")).absolute()))
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme not in _TRIED:
         raise ConfigError(f"--into {kind}:{parts.scheme}://...: {_refused(found, parts.scheme)}")
     if parts.scheme == "abfss":

@@ -249,6 +249,7 @@ async def test_with_a_token_it_is_needed_from_everywhere(tmp_path: Path) -> None
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[nobody"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Origin": "http://evil.example", "Host": "evil.example"},  # a name that was bound anew
     ],
