@@ -6,7 +6,7 @@ that run without it too. mypyc reads the types of the libraries, so mypy has to 
     BINLOGD_COMPILE=1 python setup.py build_ext --inplace           what `make compile` does
     BINLOGD_COMPILE=1 pip wheel --no-build-isolation --no-deps .    what the image is made of
 
-BINLOGD_OPTIMIZE=1 has the C compiler do less, in two thirds of the time: for the tests of a fresh
+BINLOGD_OPTIMIZE=0 has the C compiler do less, in half of the time: for the tests of a fresh
 clone. Who asks for the whole is not content with it; who asks for less takes the whole.
 
 See docs/decisions/0052-compiled.md.

@@ -120,8 +120,9 @@ class Merge:
             source.bytes_waiting += len(binlog.payload)
         source.resolved_ts = max(pulled.resolved_ts, last)
         if last > self._newest_ts:
-            real = (each.commit_ts for each in reversed(pulled.binlogs) if not each.is_fake)
-            self._newest_ts = max(self._newest_ts, next(real, NO_TS))
+            newest = next((each for each in reversed(pulled.binlogs) if not each.is_fake), None)
+            if newest is not None:
+                self._newest_ts = max(self._newest_ts, newest.commit_ts)
 
     def pop(self) -> Pulled | None:
         """Everything up to the smallest promise of all sources; None when that has not moved."""
@@ -181,7 +182,12 @@ class Merge:
                 del self._sources[name]
 
     def _without_repeats(self, ordered: list[CommittedBinlog]) -> list[CommittedBinlog]:
-        if len({binlog.commit_ts for binlog in ordered}) == len(ordered):  # as nearly always
+        last = NO_TS
+        for binlog in ordered:  # a set of them takes twice as long
+            if binlog.commit_ts == last:
+                break
+            last = binlog.commit_ts
+        else:  # as nearly always
             return ordered
         kept: list[CommittedBinlog] = []
         for binlog in sorted(ordered, key=_BY_TIME):

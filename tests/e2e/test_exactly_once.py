@@ -113,6 +113,7 @@ def kills_counted(record_property: RecordProperty, consistency: str, kills: int)
         cases.number = kills
 
 
+@pytest.mark.soak
 def test_whole_transactions_survive_kills_of_both_sides(
     tmp_path: Path, mariadb: MariaDb, record_property: RecordProperty
 ) -> None:

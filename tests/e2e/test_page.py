@@ -165,6 +165,7 @@ def test_what_makes_no_sense_is_answered_with_words(scene: Scene) -> None:
     assert "no column nme; its columns are id" in browser.wait_for("#look-state", "no column")
 
 
+@pytest.mark.soak
 def test_a_new_look_up_ends_the_former_of_the_page(scene: Scene) -> None:
     scene.order("Edsger")
     browser = scene.open()
@@ -284,6 +285,7 @@ def test_the_whole_node_ends_by_a_button(scene: Scene, button: str, ended_as: st
     browser.wait_for("#states", "Replication running")
 
 
+@pytest.mark.soak
 def test_any_number_of_tabs_may_be_open(scene: Scene) -> None:
     driver = scene.open().driver
     first = driver.current_window_handle

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from binlogd.snapshot.log.packets import PACKETS
 from binlogd.snapshot.log.rowkey import Op
@@ -38,6 +39,9 @@ from tests.support.logged import Logged, changes
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+GATED = ("delta", pytest.param("iceberg", marks=pytest.mark.soak))
+"""Kinds of a lake for what does not depend on the kind: the gate tries it with one."""
 BY_PIECE = [("table_id", "ascending"), ("piece", "ascending")]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from binlogd.archive.archiver import Archiver, ArchiverOptions
 from binlogd.archive.task import Keep, Task
@@ -138,6 +139,7 @@ def children(module: str) -> list[int]:
     return [pid for pid, name in names.items() if module.encode() in name]
 
 
+@pytest.mark.soak
 async def test_what_is_too_old_goes_from_the_archive_while_it_grows(tmp_path: Path) -> None:
     options = Options(seed=24, transactions=120, ddl_every=30)
     logged = Logged.write(tmp_path, options, segment_bytes=1 << 12)

@@ -30,6 +30,7 @@ from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
 from binlogd.spark.submit import check_speculation
+from tests.support.lakes import GATED
 
 ID = {b"PARQUET:field_id": b"1"}
 KEY = {b"PARQUET:field_id": b"2147483000"}
@@ -211,6 +212,7 @@ def check(
     ("pieces", "switches_max"),
     [(1, SWITCHES), *(pytest.param(n, None, marks=pytest.mark.soak) for n in (1, 2))],
 )
+@pytest.mark.parametrize("lake", GATED, indirect=True)
 def test_a_merge_reports_the_version_that_it_made_whatever_another_attempt_does(
     lake: Lake, pieces: int, switches_max: int | None
 ) -> None:
@@ -224,9 +226,7 @@ def test_a_merge_reports_the_version_that_it_made_whatever_another_attempt_does(
 
 
 @pytest.mark.usefixtures("_in_steps")
-@pytest.mark.parametrize(
-    "lake", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)], indirect=True
-)
+@pytest.mark.parametrize("lake", GATED, indirect=True)
 @pytest.mark.parametrize("switches_max", [SWITCHES, pytest.param(None, marks=pytest.mark.soak)])
 def test_files_are_in_a_table_once_whatever_another_attempt_does(
     lake: Lake, switches_max: int | None

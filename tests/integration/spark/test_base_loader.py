@@ -27,7 +27,7 @@ from binlogd.spark.submit import Arguments, claimed, run
 from binlogd.tso import Tso
 from tests.support import dumps
 from tests.support.data_directory import collect_garbage
-from tests.support.lakes import Pipeline, moments
+from tests.support.lakes import GATED, Pipeline, moments
 from tests.support.logged import Logged, check_lake
 from tests.support.plain_export import PlainExport
 from tests.support.s3 import s3_server
@@ -70,7 +70,7 @@ def begun(base: Path, pipeline: Pipeline, scratch: Path) -> LoadedBase:
     )
 
 
-@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kind", GATED)
 def test_a_lake_begins_with_a_snapshot_and_goes_on_from_there(
     kind: str, logged: Logged, base_ts: int, snapshot: Path, tmp_path: Path
 ) -> None:

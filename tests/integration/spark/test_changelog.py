@@ -27,7 +27,7 @@ from tests.integration.spark.test_lake_columns import altered, files_of
 from tests.integration.spark.test_lake_partitions import made, written
 from tests.integration.spark.test_lake_recordings import recorded
 from tests.support.changelogs import OF_TABLES, check_changelog, check_changes, histories
-from tests.support.lakes import Killed, Pipeline, moments
+from tests.support.lakes import GATED, Killed, Pipeline, moments
 from tests.support.logged import Logged, read
 from tests.support.submitted import arguments_of
 from tests.workload.generator import Options
@@ -49,16 +49,12 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
     return Logged.write(tmp_path_factory.mktemp("log"), options)
 
 
-SOAKED = ("delta", pytest.param("iceberg", marks=pytest.mark.soak))
-"""What is the same for both is in the gate for one."""
-
-
 @pytest.fixture(params=KINDS)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(place_of(f"{request.param}:{tmp_path / 'lake'}"), "changelog")
 
 
-@pytest.mark.parametrize("lake", SOAKED, indirect=True)
+@pytest.mark.parametrize("lake", GATED, indirect=True)
 def test_a_batch_that_was_killed_is_done_again_from_any_step_and_in_other_parts(
     logged: Logged, lake: Lake
 ) -> None:
@@ -79,7 +75,7 @@ def test_a_batch_that_was_killed_is_done_again_from_any_step_and_in_other_parts(
     assert lake.manifest().read() == now
 
 
-@pytest.mark.parametrize("lake", SOAKED, indirect=True)
+@pytest.mark.parametrize("lake", GATED, indirect=True)
 def test_a_changelog_may_begin_anywhere(logged: Logged, lake: Lake) -> None:
     begin, end = moments(logged, 2)
     Pipeline(logged, lake, tables="bank.*").run(begin, end, is_first=True)
@@ -135,7 +131,7 @@ def test_what_a_cluster_wrote_is_in_a_changelog_change_by_change(
     check_changes(logged, histories(lake), more)
 
 
-@pytest.mark.parametrize("lake", SOAKED, indirect=True)
+@pytest.mark.parametrize("lake", GATED, indirect=True)
 def test_a_lake_stays_in_the_mode_that_it_began_with(logged: Logged, lake: Lake) -> None:
     Pipeline(logged, lake, tables="bank.accounts").run(0, moments(logged, 2)[0])
     with pytest.raises(ConfigError, match=r"a lake of the mode changelog: --mode changelog, or"):

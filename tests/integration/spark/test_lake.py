@@ -29,7 +29,7 @@ from binlogd.spark.request import request
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import MAX_TS, Tso
-from tests.support.lakes import Killed, Pipeline, check_counted, moments
+from tests.support.lakes import GATED, Killed, Pipeline, check_counted, moments
 from tests.support.logged import Logged, changes, check_lake
 from tests.support.s3 import S3, s3_server
 from tests.workload.generator import Options
@@ -46,9 +46,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(place_of(f"{request.param}:{tmp_path / 'lake'}"))
 
 
-@pytest.mark.parametrize(  # what a batch is does not depend on the kind
-    "lake", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)], indirect=True
-)
+@pytest.mark.parametrize("lake", GATED, indirect=True)
 def test_a_batch_may_end_while_a_column_is_on_its_way_out(tmp_path: Path, lake: Lake) -> None:
     """DROP COLUMN hides it some time before it is gone: nobody sees it again in between."""
     logged = Logged.write(tmp_path, Options(seed=5, transactions=60, ddl_every=6))
@@ -78,6 +76,7 @@ def test_after_each_batch_the_lake_is_what_the_upstream_was(logged: Logged, lake
         start = end
 
 
+@pytest.mark.parametrize("lake", GATED, indirect=True)
 def test_a_batch_that_was_killed_is_done_again_from_any_step_and_in_other_parts(
     logged: Logged, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +181,7 @@ def s3() -> Iterator[S3]:
         yield server
 
 
-@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kind", GATED)
 def test_a_lake_in_an_object_store_is_fed_from_an_archive_in_one(
     kind: str, s3: S3, tmp_path: Path
 ) -> None:

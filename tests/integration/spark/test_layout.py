@@ -29,7 +29,7 @@ from binlogd.tidb.kinds import Tp
 from tests.integration.spark.test_lake_files import schema_of
 from tests.support import snapshot_reader
 from tests.support.altered import Altered, Held
-from tests.support.lakes import Killed, Pipeline
+from tests.support.lakes import GATED, Killed, Pipeline
 from tests.support.logged import lake_rows
 from tests.support.submitted import arguments_of
 from tests.workload.schema import ColumnDef, integer, temporal, varchar
@@ -131,6 +131,7 @@ def test_iceberg_takes_days_of_times_and_numbers_and_nothing_of_them_that_is_nul
     assert found.scan("at >= '1970-01-02T00:00:00'").to_arrow()["n"].to_pylist() == [3]
 
 
+@pytest.mark.parametrize("kind", GATED)
 def test_ddl_of_a_column_that_rows_lie_apart_by_makes_the_table_anew(
     kind: Kind, tmp_path: Path
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_delta_table_that_lies_otherwise_than_its_page_says_gets_no_rows(tmp_p
             tables.append(msgspec.structs.replace(head, layout=LakeLayout()), schema, rows, 2)
 
 
+@pytest.mark.parametrize("kind", GATED)
 def test_a_file_is_in_the_order_of_its_cluster_columns(kind: Kind, tmp_path: Path) -> None:
     """Also where it was put together of others, and where rows went out of it."""
     schema = schema_of(a=pa.int64(), b=pa.string())
@@ -256,6 +258,7 @@ def test_a_file_is_in_the_order_of_its_cluster_columns(kind: Kind, tmp_path: Pat
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize("kind", GATED)
 def test_small_files_are_put_together_within_their_partition(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
