@@ -121,6 +121,12 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
         shift += 7
 
 
+def read_int64(data: bytes, pos: int) -> tuple[int, int]:
+    """`read_uvarint`, read as int64."""
+    value, end = read_uvarint(data, pos)
+    return signed(value), end
+
+
 def signed(value: int) -> int:
     """A varint read as int64."""
     return value - (1 << 64) if value >> 63 else value
@@ -149,4 +155,4 @@ def int64(varint: bytes) -> int:
             | (h & 0x7F) << 49
             | i << 56
         )
-    return signed(read_uvarint(varint, 0)[0])
+    return read_int64(varint, 0)[0]

@@ -24,6 +24,7 @@ from binlogd.wire.fields import (
     each_field,
     end_of,
     int64,
+    read_int64,
     read_uvarint,
     signed,
     signed32,
@@ -373,8 +374,7 @@ def _mutations_in(
     schema_version, tables = 0, []
     try:
         if pos < end and data[pos] == 0x08:
-            value, pos = read_uvarint(data, pos + 1)
-            schema_version = signed(value)
+            schema_version, pos = read_int64(data, pos + 1)
         while pos < end and data[pos] == _TABLES:
             size, begin = data[pos + 1], pos + 2
             if size > 0x7F:
@@ -403,8 +403,8 @@ def _stored_mutations(data: StoredPayload) -> tuple[int, list[Mutation]]:
     try:
         head = data.cut(pos, pos + _FIELD_BYTES)
         if head.startswith(b"\x08"):
-            value, at = read_uvarint(head, 1)
-            schema_version, pos = signed(value), pos + at
+            schema_version, at = read_int64(head, 1)
+            pos += at
         while pos < end and (head := data.cut(pos, pos + _FIELD_BYTES))[0] == _TABLES:
             length, at = read_uvarint(head, 1)
             begin, pos = pos + at, pos + at + length

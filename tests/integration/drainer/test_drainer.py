@@ -249,7 +249,7 @@ async def test_what_is_committed_is_applied_and_drained_to_a_consistent_checkpoi
     assert drainer.statistics().state is DrainerState.STOPPED
 
 
-RETURNS_MAX = 14
+RETURNS_MAX = 12
 """Of one binlog with rows, to modules where it has been: a ratchet. Compiled modules are unseen."""
 
 
