@@ -48,8 +48,8 @@
     └── Unfit                   does not serve here: the caller takes another way, or says so
 
 Children that concern one part of the program alone stand there. An error builds its own sentence:
-what happened, where, and what to do. It has these as fields too (`told`, `todo`, `skip_ts`), for a
-page that shows them apart: no word is ever read out of a sentence. A Stuck cannot be made without
+what happened, where, and what to do. It has these as fields too (`message`, `todo`, `skip_ts`), to
+be shown apart: no word is ever read out of a sentence. A Stuck cannot be made without
 `todo`; the others have that of their family where they know nothing closer. That a transaction can
 be passed over is said where it helps, and last.
 """
@@ -64,8 +64,8 @@ from typing import NamedTuple
 class BinlogdError(Exception):
     """The root; raised only as one of its children.
 
-    `told` is what happened and where. `todo` is what to do next, of the family where nothing closer
-    is known. `skip_ts` is the commit_ts of the transaction that a skip gets past; 0: none does.
+    `message`: what happened, and where. `todo`: what to do next, of the family where nothing closer
+    is known. `skip_ts`: the commit_ts of the transaction that a skip gets past; 0: none does.
     """
 
     todo: str
@@ -76,10 +76,10 @@ class BinlogdError(Exception):
         if not getattr(cls, "todo", ""):
             raise TypeError(f"{cls.__name__} does not say what to do next: give it a `todo`")
 
-    def __init__(self, told: str = "", *, todo: str = "") -> None:
-        self.told = told
+    def __init__(self, message: str = "", *, todo: str = "") -> None:
+        self.message = message
         self.todo = todo or self.todo
-        super().__init__(f"{told}; {todo}" if todo else told)
+        super().__init__(f"{message}; {todo}" if todo else message)
 
 
 class Failure(NamedTuple):
@@ -87,14 +87,14 @@ class Failure(NamedTuple):
 
     kind: str
     sentence: str
-    told: str
+    message: str
     todo: str
     skip_ts: int = 0
 
     @classmethod
     def of(cls, error: BinlogdError) -> Failure:
         """Without what the error holds on to."""
-        return cls(type(error).__name__, str(error), error.told, error.todo, error.skip_ts)
+        return cls(type(error).__name__, str(error), error.message, error.todo, error.skip_ts)
 
 
 class ConfigError(BinlogdError):
@@ -360,11 +360,11 @@ class Stuck(BinlogdError):
 
     todo = "mend what it names; the Drainer tries again after a restart, or a pause and a resume"
 
-    def __init__(self, told: str, *, todo: str, skip_ts: int = 0) -> None:
-        super().__init__(told, todo=todo)
+    def __init__(self, message: str, *, todo: str, skip_ts: int = 0) -> None:
+        super().__init__(message, todo=todo)
         self.skip_ts = skip_ts
         if skip_ts:
-            self.args = (f"{told}; {todo}; {way_past(skip_ts)}",)
+            self.args = (f"{message}; {todo}; {way_past(skip_ts)}",)
 
 
 def way_past(commit_ts: int) -> str:
@@ -394,11 +394,11 @@ class LateCommit(Stuck):
 class MissedCommit(Stuck):
     """Another Pump took commits behind what was pulled from it, and says which ones."""
 
-    def __init__(self, told: str, late: Sequence[tuple[str, int, int]] = ()) -> None:
+    def __init__(self, message: str, late: Sequence[tuple[str, int, int]] = ()) -> None:
         """`late`: source, start_ts, commit_ts of each; none where not all are named."""
         self.late = late
         super().__init__(
-            told,
+            message,
             todo="look at it with `binlogd txn COMMIT_TS` at that Pump and bring its rows over by"
             " hand (`binlogd verify` tells what differs), or begin anew from a full copy of the"
             " data; then pause and resume the Drainer, which goes on without it",

@@ -76,7 +76,7 @@ class KnownLateCommits:
         self._pulled: dict[Late, MissedCommit] = {}
         self._asked = 0
 
-    def told(self, error: MissedCommit) -> Stuck | OutOfOrder:
+    def reported(self, error: MissedCommit) -> Stuck | OutOfOrder:
         """What a session ends with that has heard of some. Not all are named where there are many:
         then nothing can be found out."""
         late = [Late(source, Tso(start_ts), Tso(ts)) for source, start_ts, ts in error.late]
@@ -151,7 +151,7 @@ class KnownLateCommits:
         unless = f", unless it came by another Pump ({silent})" if silent else ""
         for late in left:
             if late in pulled:
-                return MissedCommit(pulled[late].told + unless)
+                return MissedCommit(pulled[late].message + unless)
         return LateCommit(*first, others_like_it(len(left) - 1) + unless)
 
 

@@ -259,7 +259,7 @@ def drainer_status(
 
 
 def _failure(now: Failure) -> FailureStatus:
-    return FailureStatus(now.kind, now.told, now.todo, Tso(now.skip_ts))
+    return FailureStatus(now.kind, now.message, now.todo, Tso(now.skip_ts))
 
 
 def _source(now: SourcePosition, newest: Tso) -> SourceStatus:

@@ -283,7 +283,7 @@ class Session:
                 async for pulled in stream:
                     await self._take(pulled)
         except MissedCommit as error:
-            error_now = self._late.told(error)  # nothing tells of them once more
+            error_now = self._late.reported(error)  # nothing tells of them once more
             await self._settle(is_consistent=False)
             raise error_now from error
         except (Stuck, Corrupt):

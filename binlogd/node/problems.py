@@ -181,24 +181,24 @@ def _replicating(drainer: DrainerStatus) -> Iterator[Problem]:
 
 
 def _failure(drainer: DrainerStatus, failure: FailureStatus) -> Problem:
-    told, todo, skip_ts = failure.told, _as_a_sentence(failure.todo), failure.skip_ts
+    message, todo, skip_ts = failure.told, _as_a_sentence(failure.todo), failure.skip_ts
     if drainer.state != "stuck":
         count = drainer.failed_in_a_row
         times = f"{count} times in a row" if count > 1 else "once"
         return Problem(
             "warn",
             f"Replication failed {times}, and tries again",
-            told,
+            message,
             f"{todo} The next attempt is in {drainer.retry_in_s:.0f} s, by itself.",
             "retry",
         )
     if not skip_ts:
-        return Problem("bad", "Replication is stuck", told, todo, "retry")
+        return Problem("bad", "Replication is stuck", message, todo, "retry")
     last = (
         f"If nothing else helps: `binlogd skip {skip_ts} --reason ...` passes over this"
         " transaction, and the downstream lacks it from then on."
     )
-    return Problem("bad", "Replication is stuck", told, f"{todo} {last}", "skip", str(skip_ts))
+    return Problem("bad", "Replication is stuck", message, f"{todo} {last}", "skip", str(skip_ts))
 
 
 def _as_a_sentence(text: str) -> str:

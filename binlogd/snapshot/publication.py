@@ -77,7 +77,7 @@ async def _described(store: Store, name: str, *, is_latest: bool) -> Exported:
     try:
         return described(name, await store.manifest(name), is_latest=is_latest)
     except Refused as error:
-        return Exported(name, problem=error.told)
+        return Exported(name, problem=error.message)
 
 
 def _opened(uri: str, threads: Threads) -> Store:

@@ -28,16 +28,16 @@ class ReplayStopped(GaveUp):
 
     def __init__(self, applied_ts: Tso, cause: BinlogdError) -> None:
         self.applied_ts, self.cause = applied_ts, cause
-        told = str(cause)
+        message = str(cause)
         if isinstance(cause, StatementRejected):
-            told = (
+            message = (
                 f"the target refused a statement of commit_ts {cause.commit_ts} with error"
                 f" {cause.code}: {cause.reason}: {cause.statement}; {cause.todo}"
             )
         past = ""
         if cause.skip_ts:
             past = f"; to pass over this transaction, add --ignore-commit-ts {cause.skip_ts}"
-        super().__init__(told, todo=f"{_go_on(applied_ts)}{past}")
+        super().__init__(message, todo=f"{_go_on(applied_ts)}{past}")
 
 
 def _go_on(applied_ts: Tso) -> str:

@@ -105,14 +105,14 @@ def test_an_error_that_does_not_say_what_to_do_cannot_be_made() -> None:
 def test_what_a_skip_gets_past_says_so_behind_what_mends_it(error: Stuck) -> None:
     text = str(error)
     assert error.skip_ts == 5
-    assert text.startswith(f"{error.told}; {error.todo}; to pass over this transaction, ")
+    assert text.startswith(f"{error.message}; {error.todo}; to pass over this transaction, ")
     assert "binlogd skip 5 " in text
-    assert "skip" not in error.told + error.todo
+    assert "skip" not in error.message + error.todo
 
 
 def test_what_to_do_is_that_of_the_family_where_nothing_closer_is_known() -> None:
     assert Corrupt("torn").todo == Corrupt.todo
     assert str(Corrupt("torn")) == "torn"
     closer = ConfigError("addr: is wrong", todo="write host:port")
-    assert (closer.told, closer.todo) == ("addr: is wrong", "write host:port")
+    assert (closer.message, closer.todo) == ("addr: is wrong", "write host:port")
     assert str(closer) == "addr: is wrong; write host:port"

@@ -216,8 +216,8 @@ class Broker:
     ) -> int:
         headers, size, limit = message.headers(), _size(message), self._options.message_bytes_max
         if size + _ENVELOPE_BYTES + sum(len(value) for _, value in headers) > limit:
-            told = f"syncer.to.kafka-max-message-size = {limit}"
-            raise TooLarge(message, topic, told, "raise it, and the broker's message.max.bytes")
+            setting = f"syncer.to.kafka-max-message-size = {limit}"
+            raise TooLarge(message, topic, setting, "raise it, and the broker's message.max.bytes")
         confirmation = await self._producer.send(
             topic, value=message.value, key=message.key, partition=partition, headers=headers
         )
@@ -362,7 +362,7 @@ class Broker:
             log.info("kafka_brokers_not_all_tried", brokers=len(brokers))
         raise DownstreamUnavailable(
             f"Kafka at {self._addresses()} answers, and names its brokers otherwise:"
-            f" {last.told if last else ''}",
+            f" {last.message if last else ''}",
             todo="correct the brokers' advertised.listeners, or let this host reach them",
         ) from last
 
@@ -385,8 +385,8 @@ class Broker:
         return ways
 
     def _refusal(self, place: str, error: Exception) -> DownstreamUnavailable:
-        told, todo = _why(error, self._options)
-        return DownstreamUnavailable(f"Kafka at {place} {told}", todo=todo)
+        cause, todo = _why(error, self._options)
+        return DownstreamUnavailable(f"Kafka at {place} {cause}", todo=todo)
 
 
 def _why(error: Exception, options: BrokerOptions) -> tuple[str, str]:
@@ -406,17 +406,17 @@ def _why(error: Exception, options: BrokerOptions) -> tuple[str, str]:
 def _of_login(error: Exception, login: KafkaLogin | None) -> tuple[str, str] | None:
     match error:
         case errors.SaslAuthenticationFailed() if login is not None and login.token_from:
-            told = f"refuses the token of {login.token_from}: {error}"
-            return told, "have a token there that this broker believes"
+            cause = f"refuses the token of {login.token_from}: {error}"
+            return cause, "have a token there that this broker believes"
         case errors.SaslAuthenticationFailed() if login is not None:
-            told = f"refuses the login of {login.user} by {login.mechanism}: {error}"
-            return told, "check syncer.to.user and syncer.to.password"
+            cause = f"refuses the login of {login.user} by {login.mechanism}: {error}"
+            return cause, "check syncer.to.user and syncer.to.password"
         case errors.UnsupportedSaslMechanismError() if login is not None:
             todo = "set syncer.to.kafka-sasl-mechanism to one of its sasl.enabled.mechanisms"
             return f"does not offer the login {login.mechanism}", todo
         case OSError() if login is not None and str(error.filename) == login.token_from:
-            told = f"was not asked: no token from {login.token_from}: {error.strerror}"
-            return told, login.todo_token
+            cause = f"was not asked: no token from {login.token_from}: {error.strerror}"
+            return cause, login.todo_token
         case errors.IllegalSaslStateError():
             todo = "remove syncer.to.kafka-sasl-mechanism, or name the port of a listener with SASL"
             return "takes no login there", todo

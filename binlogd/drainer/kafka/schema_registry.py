@@ -135,8 +135,8 @@ class SchemaRegistry:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._away(f"answers what no registry does: {error}", _TODO_URL) from error
 
-    def _away(self, told: str, todo: str = "") -> DownstreamUnavailable:
-        return DownstreamUnavailable(f"the schema registry at {self._url} {told}", todo=todo)
+    def _away(self, cause: str, todo: str = "") -> DownstreamUnavailable:
+        return DownstreamUnavailable(f"the schema registry at {self._url} {cause}", todo=todo)
 
 
 _TODO_URL = (

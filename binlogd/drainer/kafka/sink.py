@@ -76,9 +76,9 @@ class KafkaSink:
         try:
             self._bytes += await self._broker.publish(self._messages(group), progress)
         except TooLarge as error:
-            told = "messages are whole: none is cut or split"
+            rule = "messages are whole: none is cut or split"
             raise StatementRejected(
-                error.commit_ts, told, MESSAGE_TOO_LARGE, str(error), todo=error.todo
+                error.commit_ts, rule, MESSAGE_TOO_LARGE, str(error), todo=error.todo
             ) from error
         except CorruptRow as error:
             raise RowMismatch("a message to Kafka", self._at, str(error)) from error

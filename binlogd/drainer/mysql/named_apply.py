@@ -260,7 +260,7 @@ class _Run:
             shown = statement.decode("utf-8", "replace")
             raise error.of_rows(self._commit_ts, shortened(shown)) from error
         if first.finds_row:
-            self.missing[self._table.told] += max(0, len(self._pieces) - done.affected)
+            self.missing[self._table.label] += max(0, len(self._pieces) - done.affected)
         self._pieces, self._size_bytes = [], 0
 
     async def _look_at_warnings(self, statement: bytes, table: NamedTable) -> None:

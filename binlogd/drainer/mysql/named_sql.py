@@ -45,7 +45,7 @@ class NamedTable:
         self.members = frozenset(
             each.name.lower() for each in downstream.columns if each.data_type in ("enum", "set")
         )
-        self._name, self.told = sql.qualified(database, table), f"{database}.{table}"
+        self._name, self.label = sql.qualified(database, table), f"{database}.{table}"
         self._columns = {each.name.lower(): each for each in downstream.columns}
         self._keys = [tuple(name.lower() for name in key.columns) for key in downstream.keys]
         self._is_safe = is_safe

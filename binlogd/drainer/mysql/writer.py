@@ -356,7 +356,8 @@ class RowWriter:
             raise sought.error()
         self.counters.rows_not_found += 1
         if self.counters.rows_not_found <= WARNINGS_SHOWN_MAX:
-            log.warning("row_not_found", lane=self.lane, rule=rule.value, cause=sought.error().told)
+            cause = sought.error().message
+            log.warning("row_not_found", lane=self.lane, rule=rule.value, cause=cause)
 
     async def _seek(self, session: SqlSession, statement: Statement, part: Part) -> None:
         """A row that was not found is looked for once more; else the rule decides."""

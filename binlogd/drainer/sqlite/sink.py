@@ -211,7 +211,7 @@ class SqliteSink:
         for error in missed:
             self._rows_not_found += 1
             if self._rows_not_found <= WARNINGS_SHOWN_MAX:
-                log.warning("row_not_found", rule=self._row_not_found.value, cause=error.told)
+                log.warning("row_not_found", rule=self._row_not_found.value, cause=error.message)
 
     async def _writer(self, table: TableAt, commit_ts: Tso) -> SqliteRowWriter:
         if self._catalog.get(table.info.id) is None:

@@ -25,7 +25,7 @@ def missed(late: Sequence[Late], sent_ts: Tso) -> GRPCError | None:
         return None
     others = len(behind if len(late) <= _LATE_NAMED_MAX else late) - 1
     more = others_like_it(others, behind[1:_LATE_NAMED_MAX])
-    return GRPCError(Status.DATA_LOSS, LateCommit(*behind[0], more).told)
+    return GRPCError(Status.DATA_LOSS, LateCommit(*behind[0], more).message)
 
 
 def refusal(error: BinlogdError | GRPCError) -> GRPCError:

@@ -141,7 +141,7 @@ async def test_a_row_that_is_not_there_stops_with_its_values_and_the_ways_on(
     sink = sink_for(mariadb, is_transactional=is_transactional)
     error = await _stopped(sink, upstream)
     assert (error.table, error.commit_ts, error.verb) == ("shop.t", commit_ts, "deletes")
-    assert """n = 1, f = 0.5e0, s = 3, e = 1, j = '{"a": 1}'""" in error.told
+    assert """n = 1, f = 0.5e0, s = 3, e = 1, j = '{"a": 1}'""" in error.message
     assert "syncer.row-not-found" in error.todo
     assert error.skip_ts == commit_ts
     assert sink.applied_ts() < commit_ts

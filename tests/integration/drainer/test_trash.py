@@ -185,4 +185,4 @@ async def test_a_schema_that_cannot_be_made_is_told_with_server_and_statement(
     with closing(session), pytest.raises(SqlRefused) as refused:
         await TrashBin(server, TrashOptions("\U0001f5d1", keep_s=1)).prepare(session)
     statement = "CREATE DATABASE IF NOT EXISTS `\U0001f5d1`"
-    assert refused.value.told.startswith(f"{server} refuses {statement}: error 1300: ")
+    assert refused.value.message.startswith(f"{server} refuses {statement}: error 1300: ")

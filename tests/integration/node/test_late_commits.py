@@ -69,7 +69,7 @@ async def test_replication_stops_at_a_late_commit_until_it_is_passed_over(tmp_pa
             failure = drainer.statistics().failure
             assert failure is not None
             assert (failure.kind, failure.skip_ts) == ("LateCommit", 15)
-            assert "commit_ts 15 (start_ts 14) came below the watermark of shard-" in failure.told
+            assert "(start_ts 14) came below the watermark of shard-" in failure.message
             status = node.own_status()
             assert [each.commit_ts for each in status.first_late] == [15]
             found = [each for each in problems(status) if "too late" in each.title]

@@ -516,6 +516,6 @@ def test_a_lane_that_is_further_than_it_was_brought_names_both_that_can_have_don
     here, ahead = LanePosition(Tso(100)), LanePosition(Tso(105))
     refused = not_as_left("127.0.0.1:3306", [ahead, here], [here, here])
     assert isinstance(refused, ConfigError)
-    assert "commit_ts 100, 105, is further than this process came, commit_ts 100" in refused.told
+    assert "commit_ts 100, 105, is further than this process came, commit_ts 100" in refused.message
     assert "start again" in refused.todo
     assert isinstance(not_as_left("127.0.0.1:3306", [here], [ahead]), DownstreamWentBack)

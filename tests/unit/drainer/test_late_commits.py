@@ -78,7 +78,7 @@ async def test_one_that_came_by_another_pump_is_dealt_with() -> None:
     assert local.left == []
 
     late = KnownLateCommits(None)
-    assert isinstance(late.told(told("a", 14, 15)), OutOfOrder)
+    assert isinstance(late.reported(told("a", 14, 15)), OutOfOrder)
     await judged(late, source("a", 14, 15), source("b", 15), source("shard-0", 14))
 
 
@@ -94,7 +94,7 @@ async def test_one_that_did_not_come_by_another_pump_stops(other: MemorySource) 
     assert len(local.left) == 1
 
     late = KnownLateCommits(None)
-    late.told(told("a", 15))
+    late.reported(told("a", 15))
     with pytest.raises(MissedCommit, match="a said so"):
         await judged(late, source("a", 15), other)
     await judged(late, source("a", 15), other)  # it stopped at it once: who resumes passes over it
@@ -110,13 +110,13 @@ async def test_of_several_only_those_are_passed_over_that_came() -> None:
 
 async def test_two_pumps_that_have_it_too_late_do_not_speak_for_each_other() -> None:
     late = KnownLateCommits(None)
-    late.told(told("a", 15))
-    late.told(told("b", 15))
+    late.reported(told("a", 15))
+    late.reported(told("b", 15))
     with pytest.raises(MissedCommit, match=r"said so"):
         await judged(late, source("a", 15), source("b", 15))
 
     late = KnownLateCommits(Undecided(15))
-    late.told(told("b", 15))
+    late.reported(told("b", 15))
     with pytest.raises(MissedCommit, match=r"b said so"):
         await judged(late, source("shard-0", 15), source("b", 15))
 
@@ -141,7 +141,7 @@ async def test_a_pump_that_gives_no_answer_is_asked_again_until_it_is_enough(
     late, own, silent = KnownLateCommits(Undecided(15) if is_local else None), "shard-0", Silent()
     if not is_local:
         own = "a"
-        late.told(told("a", 15))
+        late.reported(told("a", 15))
     ended: list[BinlogdError] = []
     while len(ended) < ASKED_MAX:
         try:
@@ -150,7 +150,7 @@ async def test_a_pump_that_gives_no_answer_is_asked_again_until_it_is_enough(
             ended.append(error)
     assert {type(each) for each in ended[:-1]} == {PumpUnavailable}
     assert isinstance(ended[-1], LateCommit if is_local else MissedCommit)
-    assert "unless it came by another Pump (pump b: nobody there)" in ended[-1].told
+    assert "unless it came by another Pump (pump b: nobody there)" in ended[-1].message
     assert silent.asked == ASKED_MAX
 
 
@@ -165,7 +165,7 @@ async def test_a_pump_that_gives_no_answer_is_waited_for_once_in_a_session() -> 
 
 async def test_what_another_pump_told_of_is_kept_until_it_can_be_judged() -> None:
     late, silent = KnownLateCommits(None), Silent()
-    late.told(told("a", 15))
+    late.reported(told("a", 15))
     with pytest.raises(PumpUnavailable, match=r"commit_ts 15 .* is not known: pump b: nobody"):
         await judged(late, source("a", 15), silent)
     await judged(late, source("a", 15), source("b", 15))
@@ -180,7 +180,7 @@ async def test_a_shard_is_not_asked_for_what_its_sibling_has() -> None:
 
 async def test_where_some_are_only_counted_nothing_can_be_found_out() -> None:
     late, error = KnownLateCommits(None), MissedCommit("a said so, and 2000 others like it")
-    assert late.told(error) is error
+    assert late.reported(error) is error
     await judged(late)
 
 

@@ -136,7 +136,7 @@ def test_what_is_stuck_says_what_and_where_and_how_to_mend_it_before_the_way_pas
     ids=lambda error: type(error).__name__,
 )
 def test_a_skip_is_not_offered_where_none_can_help(error: BinlogdError) -> None:
-    assert "5" in error.told, "its words name a transaction"
+    assert "5" in error.message, "its words name a transaction"
     found = shown(error)
     assert (found.severity, found.action, found.commit_ts) == ("bad", "retry", "")
     assert "skip" not in found.todo
