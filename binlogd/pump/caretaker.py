@@ -174,7 +174,7 @@ class Caretaker:
 
     def tell_space(self) -> None:
         """Says in the log how much is free, and what follows from it."""
-        told = {
+        measured = {
             "directory": str(self._data_dir),
             "free_bytes": self._admission.free_bytes,
             "capacity_bytes": self._capacity_bytes,
@@ -182,10 +182,10 @@ class Caretaker:
             "gc_held_by": self._holders(),
         }
         if self._admission.has_space:
-            log.info("free_space_checked", **told)
+            log.info("free_space_checked", **measured)
             return
         consequence = "binlogs are refused until there is more, or the setting is lowered"
-        log.warning("free_space_short", **told, consequence=consequence)
+        log.warning("free_space_short", **measured, consequence=consequence)
 
     async def watch_space(self, stopping: asyncio.Event) -> None:
         """Looks every few seconds, until `stopping`. As long as space is short, garbage is looked

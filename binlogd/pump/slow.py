@@ -25,4 +25,4 @@ class SlowWrites:
             return
         for item in items:
             if item.tp != WITNESS:
-                self._traces.add(write.told(item.start_ts, item.commit_ts))
+                self._traces.add(write.as_part(item.start_ts, item.commit_ts))

@@ -94,8 +94,8 @@ def _as_a_line(_: WrappedLogger, name: str, event: EventDict) -> str:
     del name
     level, what = event.pop("level"), event.pop("event")
     event.pop("exc_info", None)
-    told = ", ".join(f"{key} {value}" for key, value in event.items())
-    return f"{level}: {what}: {told}" if told else f"{level}: {what}"
+    fields = ", ".join(f"{key} {value}" for key, value in event.items())
+    return f"{level}: {what}: {fields}" if fields else f"{level}: {what}"
 
 
 class Seldom:

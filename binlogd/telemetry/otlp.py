@@ -42,8 +42,8 @@ def _spans(slow: SlowTransaction, resource: Any) -> list[Any]:
     trace_id = _number(16, "trace", slow.start_ts)
     whole = slow.spans[0]
     # several nodes tell of one transaction, and one of its prewrite and its commit in one write
-    told = sorted(slow.attributes.items())
-    root = _number(8, resource.attributes["service.instance.id"], whole.name, whole.begin_ms, told)
+    node, attributes = resource.attributes["service.instance.id"], sorted(slow.attributes.items())
+    root = _number(8, node, whole.name, whole.begin_ms, attributes)
     found = []
     for place, span in enumerate(slow.spans):
         span_id = _number(8, root, place) if place else root

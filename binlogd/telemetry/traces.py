@@ -46,12 +46,12 @@ class WriteTimes(NamedTuple):
     begun_ms: float
     answered_ms: float
 
-    def told(self, start_ts: Tso, commit_ts: Tso) -> SlowTransaction:
+    def as_part(self, start_ts: Tso, commit_ts: Tso) -> SlowTransaction:
         """A part of the trace of its transaction; without a commit_ts it was the prewrite."""
         write = TraceSpan("write", self.came_ms, self.answered_ms)
         sync = TraceSpan("sync", self.begun_ms, self.answered_ms)
-        told = {"binlogd.start_ts": start_ts, "binlogd.commit_ts": commit_ts}
-        return SlowTransaction(start_ts, [write, sync], told)
+        attributes = {"binlogd.start_ts": start_ts, "binlogd.commit_ts": commit_ts}
+        return SlowTransaction(start_ts, [write, sync], attributes)
 
 
 class TracesRefused(Exception):
@@ -89,7 +89,7 @@ class Traces:
     def remembered(self, start_ts: Tso, commit_ts: Tso) -> list[SlowTransaction]:
         """The writes of prewrite and commit, as far as they are known here."""
         return [
-            write.told(start_ts, outcome_ts)
+            write.as_part(start_ts, outcome_ts)
             for ts, outcome_ts in ((start_ts, NO_TS), (commit_ts, commit_ts))
             if (write := self._writes.get(ts) or self._older_writes.get(ts)) is not None
         ]

@@ -455,8 +455,8 @@ class PumpService:
             if outcome is not None:
                 if not isinstance(outcome, WrongCluster):
                     self._lost += 1
-                told = {"size_bytes": size_bytes, "took_s": took_s, "cause": str(outcome)}
-                self._complaints.warn("write_refused", **told)
+                fields = {"size_bytes": size_bytes, "took_s": took_s, "cause": str(outcome)}
+                self._complaints.warn("write_refused", **fields)
             elif took_s >= _SLOW_S:
                 self._complaints.warn("write_was_slow", size_bytes=size_bytes, took_s=took_s)
 

@@ -134,11 +134,12 @@ class SqliteIndex:
 
     # --- damage ----------------------------------------------------------------------------
 
-    def on_damage(self, told: Callable[[], None]) -> None:
-        """From now on, damage is told to `told` and left in `damage`; whoever reads or writes gets
-        IndexUnavailable instead of CorruptIndex, because another index will take this one's place.
+    def on_damage(self, callback: Callable[[], None]) -> None:
+        """From now on, `callback` hears of damage, which is left in `damage`; whoever reads or
+        writes gets IndexUnavailable instead of CorruptIndex: another index will take this one's
+        place.
         """
-        self._on_damage = told
+        self._on_damage = callback
 
     def found_damage(self, reason: str) -> IndexUnavailable:
         """Takes note that it is wrong, and gives the error to raise for it."""
