@@ -210,8 +210,8 @@ def say_published(result: ExportResult) -> None:
         left_out=len(result.left_out),
     )
     for each in result.in_doubt:
-        told = msgspec.structs.asdict(each)
-        log.warning(ROWS_IN_DOUBT, **told, what_to_do=COMPARE)
+        fields = msgspec.structs.asdict(each)
+        log.warning(ROWS_IN_DOUBT, **fields, what_to_do=COMPARE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def doubts_of(source: Input, asked: Iterable[DoubtWait], end: Tso) -> tuple[Doub
                 for change in tables:
                     each.take(change, version, binlog.commit_ts)
         if each.rows or limit is not None:
-            found.append(each.told(limit))
+            found.append(each.report(limit))
     return tuple(found)
 
 

@@ -150,8 +150,8 @@ def for_spark(schema: pa.Schema) -> pa.Schema:
         {"name": each.name, "type": _spark_json(each.type), "nullable": True, "metadata": {}}
         for each in schema
     ]
-    told = msgspec.json.encode({"type": "struct", "fields": fields})
-    return schema.with_metadata({_SPARK_SCHEMA: told})
+    spark_schema = msgspec.json.encode({"type": "struct", "fields": fields})
+    return schema.with_metadata({_SPARK_SCHEMA: spark_schema})
 
 
 _SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"

@@ -91,11 +91,11 @@ def net_changes(changes: pa.RecordBatch) -> pa.RecordBatch:
     op, first_op = (found.column(name).to_numpy() for name in ("op", "first_op"))
     is_new, is_gone = first_op == Op.PUT, op == Op.DELETE
     is_kept_as = is_new | (op == Op.UNKNOWN_TABLE)
-    told = np.where(
+    net_op = np.where(
         is_gone, Op.DELETE.value, np.where(is_kept_as, first_op, Op.UPDATE.value)
     ).astype(np.int8)
     place = found.schema.get_field_index("op")
-    found = found.set_column(place, "op", pa.array(told))
+    found = found.set_column(place, "op", pa.array(net_op))
     return _in_time(found.filter(pa.array(~(is_new & is_gone))))
 
 

@@ -39,9 +39,9 @@ def log(spark: SparkSession, tasks: Sequence[Task], kept: Path | None = None) ->
         found = _read_heads(spark, tasks)
         if kept is not None:
             _keep_heads(kept, parts, found)
-    numbers, told, ddl = (found.column(name).to_pylist() for name in PACKED.names)
+    numbers, packs, ddl = (found.column(name).to_pylist() for name in PACKED.names)
     order = sorted(range(len(numbers)), key=numbers.__getitem__)
-    return LogHeads(parts, [unpacked(told[each], ddl[each]) for each in order])
+    return LogHeads(parts, [unpacked(packs[each], ddl[each]) for each in order])
 
 
 def _read_heads(spark: SparkSession, tasks: Sequence[Task]) -> pa.Table:
@@ -63,8 +63,8 @@ def _keep_heads(path: Path, parts: Sequence[Slice], found: pa.Table) -> None:
     """Puts them down for whoever goes on with an export that was killed, whole and synced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     making = path.with_suffix(".new")
-    told = found.replace_schema_metadata({_OF: _digest(parts)})
-    pq.write_table(told, making, compression="none", write_page_checksum=True)
+    stamped = found.replace_schema_metadata({_OF: _digest(parts)})
+    pq.write_table(stamped, making, compression="none", write_page_checksum=True)
     put_in_place(making, path)
 
 

@@ -91,10 +91,10 @@ class Machine:
         """
         if Path(self.spark_home, "conf").exists() or any(map(_FOR_SCRIPTS.match, os.environ)):
             return ()
-        told = self.told()
-        return (self.java, *told) if told else ()
+        options = self.noted_options()
+        return (self.java, *options) if options else ()
 
-    def told(self) -> tuple[str, ...] | None:
+    def noted_options(self) -> tuple[str, ...] | None:
         """What the launcher said; None where it was not asked, or nobody here can read it."""
         try:
             return msgspec.json.decode(self.launch_file().read_bytes(), type=tuple[str, ...])
@@ -288,9 +288,9 @@ async def know_launch(found: Machine) -> None:
 async def note_launch(found: Machine) -> None:
     """Asks Spark's own launcher with which class path and options it would start a JVM, and writes
     that down for `Machine.launch`; nothing where its answer is not understood. Raises OSError."""
-    told, file = await _launch(found), found.launch_file()
+    options, file = await _launch(found), found.launch_file()
     made = file.with_suffix(f".{os.getpid()}")  # others may read it meanwhile
-    made.write_bytes(msgspec.json.encode(told))
+    made.write_bytes(msgspec.json.encode(options))
     put_in_place(made, file)
 
 

@@ -180,8 +180,8 @@ def resumable(job: Path, wanted: ExportSpec, as_of: Moment) -> ExportSpec | None
 
 
 def _is_alike(one: ExportSpec, other: ExportSpec) -> bool:
-    def told(spec: ExportSpec) -> tuple[object, ...]:
+    def identity(spec: ExportSpec) -> tuple[object, ...]:
         of_log = spec.data_dir, spec.base_asked, spec.base_time_zone, spec.ignore_schemas
         return *of_log, spec.changes, spec.format, spec.layout, spec.types, spec.out
 
-    return told(one) == told(other)
+    return identity(one) == identity(other)

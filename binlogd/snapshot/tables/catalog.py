@@ -143,7 +143,7 @@ def catalog(
             plans[info.id] = _sourced(plan, walk, origin)
         except _Lost as lost:
             left_out.append(LeftOut(named.database, named.table, str(lost)))
-    passed_over, moves = _ids_of(jobs) - plans.keys(), walk.moving.told(plans)
+    passed_over, moves = _ids_of(jobs) - plans.keys(), walk.moving.reaching(plans)
     tracker, version = walk.tracker.snapshot(), walk.base_version
     return Catalog(plans, tuple(left_out), passed_over, tracker, moves, version)
 

@@ -45,7 +45,7 @@ def in_doubt(
     wanted = {each.table_id for each in found}
     for number, (path, at, payload, commit_ts) in enumerate(_prewrites(log, found, reads)):
         if number == looked_at_max:
-            return tuple(each.told(looked_at_max) for each in found)
+            return tuple(each.report(looked_at_max) for each in found)
         try:
             version, tables = changes(payload, wanted.__contains__)
         except MalformedBinlog as error:
@@ -53,7 +53,7 @@ def in_doubt(
         for change in tables:
             for each in found:
                 each.take(change, version, commit_ts)
-    return tuple(each.told() for each in found if each.rows)
+    return tuple(each.report() for each in found if each.rows)
 
 
 def _prewrites(
@@ -178,7 +178,7 @@ class DoubtWait:
         if has_key and len(self.keys) < KEYS_SHOWN_MAX:
             self.keys[", ".join(_shown(values[each]) for each in ids)] = None
 
-    def told(self, looked_at_max: int | None = None) -> DoubtfulRows:
+    def report(self, looked_at_max: int | None = None) -> DoubtfulRows:
         """For a snapshot; with `looked_at_max`, there was more than that to look at."""
         cause = UNKNOWN
         if looked_at_max is not None:

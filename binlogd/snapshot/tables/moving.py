@@ -124,7 +124,7 @@ class Moving:
         touched = frozenset[int]() if is_spread_only else frozenset({after.id})
         return Touched(touched, heirs=_heirs(job, after))
 
-    def told(self, living: Iterable[int]) -> Moves:
+    def reaching(self, living: Iterable[int]) -> Moves:
         """The moves that reach tables which are there at the end."""
         there = set(living)
         ids = {each for move in self._moves for each in ids_of(move)} | (self.placed & there)
@@ -158,7 +158,7 @@ class Moving:
         behind = [move for move in self._moves if move.version > version]
         if any(isinstance(move, Swapped) and table_id in ids_of(move) for move in behind):
             return None
-        return self.told([table_id])
+        return self.reaching([table_id])
 
     def _now(self, table_id: int) -> Table | None:
         states = self._states.get(table_id)

@@ -57,8 +57,8 @@ def keys_in(directory: Path, plan: TablePlan, file: FileEntry) -> Iterator[pa.Ar
     """
     rows = pq.ParquetFile(directory / file.name)
     if file.keys is not None:
-        told = rows.metadata
-        sizes = [told.row_group(group).num_rows for group in range(told.num_row_groups)]
+        metadata = rows.metadata
+        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         keys = _groups(directory / file.keys.name, KEY_COLUMN)
         yield from _regrouped(keys, sizes, f"{directory}: {file.keys.name}")
         return

@@ -47,8 +47,8 @@ class NamedCatalog:
                 raise
             except Exception as error:  # each fails in the words of its own library
                 if attempt + 1 == ATTEMPTS_MAX:
-                    told = f"{type(error).__name__}: {error}"
-                    raise CatalogFailed(f"the catalog {self._name}: {what}: {told}") from error
+                    cause = f"{type(error).__name__}: {error}"
+                    raise CatalogFailed(f"the catalog {self._name}: {what}: {cause}") from error
             time.sleep(RETRY_S * 2**attempt)  # noqa: TID251 - no event loop: it blocks anyway
         raise AssertionError("the last attempt returns or raises")
 
