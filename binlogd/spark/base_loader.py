@@ -114,8 +114,8 @@ def _ddl_before(source: Input, base: Base) -> list[DdlBinlog]:
     found = []
     for binlog in source.binlogs(after, base.commit_ts):
         if (ddl := peek.ddl(binlog.payload)) is not None:
-            told = (ddl.ddl_job_id, ddl.ddl_schema_state, ddl.query)
-            found.append(DdlBinlog(binlog.commit_ts, *told))
+            fields = (ddl.ddl_job_id, ddl.ddl_schema_state, ddl.query)
+            found.append(DdlBinlog(binlog.commit_ts, *fields))
     return found
 
 

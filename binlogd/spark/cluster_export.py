@@ -205,6 +205,6 @@ def _looked(
     """The first start_ts of what committed, and the Commits of DDL."""
     work = looks(segments)
     found = per_task(spark, len(work), looked(archive, work), LOOKED).collect() if work else []
-    told = (msgpack.decode(bytes(row["ddl"]), type=list[DdlCommit]) for row in found)
+    commits = (msgpack.decode(bytes(row["ddl"]), type=list[DdlCommit]) for row in found)
     first_ts = min((row["first_ts"] for row in found), default=MAX_TS)
-    return first_ts, [each for some in told for each in some]
+    return first_ts, [each for some in commits for each in some]

@@ -288,10 +288,10 @@ def _check_walked(done: Sequence[LaneDone]) -> None:
 
 def _say(done: Sequence[LaneDone]) -> None:
     """What tasks warned of: what several say alike, once."""
-    told: list[Said] = []
+    reported: list[Said] = []
     for said in (said for each in done for said in each.said):
-        if said not in told:
-            told.append(said)
+        if said not in reported:
+            reported.append(said)
             words = {key: value for key, value in said.items() if key not in ("event", "level")}
             (log.error if said["level"] == "error" else log.warning)(said["event"], **words)
 
@@ -322,8 +322,8 @@ class _Retold:
                 f" ({self._base.commit_ts}): begin with an empty one"
             )
         if after <= TOLD_TS_MAX:
-            told = binlogs_of_base(self._base, self._jobs, after)
-            binlogs = (CommittedBinlog(Tso(start), Tso(end), raw) for start, end, raw in told)
+            records = binlogs_of_base(self._base, self._jobs, after)
+            binlogs = (CommittedBinlog(Tso(start), Tso(end), raw) for start, end, raw in records)
             async for part in pulled(binlogs, self._base.commit_ts):
                 yield part
         await asyncio.Event().wait()  # until the Drainer is drained

@@ -204,10 +204,10 @@ class ArchiveInput(_Placed):
 
     def history(self) -> KnownHistory:
         """See Input. It is made once in a process, until the catalog names another."""
-        told = self._catalog.history_crc32c
-        if self._wanted.schema_history or len(told) != 1:
+        checksums = self._catalog.history_crc32c
+        if self._wanted.schema_history or len(checksums) != 1:
             return KnownHistory(self.jobs())
-        return _archived_history(self._store, told)
+        return _archived_history(self._store, checksums)
 
     def pin(self) -> str:
         """See Input."""
@@ -215,8 +215,8 @@ class ArchiveInput(_Placed):
 
 
 @lru_cache(1)  # tens of thousands of jobs take a hundred megabytes
-def _archived_history(store: ArchiveStore, told: tuple[int, ...]) -> KnownHistory:
-    return KnownHistory(jobs_from_json(history_of(store, told)))
+def _archived_history(store: ArchiveStore, checksums: tuple[int, ...]) -> KnownHistory:
+    return KnownHistory(jobs_from_json(history_of(store, checksums)))
 
 
 class DirectoryInput(_Placed):

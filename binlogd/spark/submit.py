@@ -163,9 +163,9 @@ def _spark(spec: SessionSpec, *, is_heard: bool) -> Iterator[SparkSession]:
             yield spark
     except (PySparkException, Py4JError, ConnectionError, ChildProcessError) as error:
         first = str(error).partition("\n")[0]
-        told = " | ".join(said) or "nothing"
+        last_lines = " | ".join(said) or "nothing"
         raise PipelineStopped(
-            f"Spark failed: {type(error).__name__}: {first}; its last lines: {told}",
+            f"Spark failed: {type(error).__name__}: {first}; its last lines: {last_lines}",
             todo="run it with --log-level debug to see all that Spark writes",
         ) from error
 

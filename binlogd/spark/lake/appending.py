@@ -34,7 +34,7 @@ from binlogd.spark.lake.changelog import (
     places,
     plan_of,
 )
-from binlogd.spark.lake.content import told
+from binlogd.spark.lake.content import failing_as
 from binlogd.spark.lake.files import FileWriter, LakeFiles
 from binlogd.spark.lake.kinds import LakeKind
 from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped
@@ -215,7 +215,7 @@ def commit(
     with closing(lake.kind()) as kind:
         for directory, names in files:
             before = heads.get(directory)
-            with told(batch.names[directory]):
+            with failing_as(batch.names[directory]):
                 head = _committed(kind, batch, directory, before, names)
             rows_before = before.rows if before is not None else 0
             yield Appended(head, len(names), (head.rows or 0) - (rows_before or 0))

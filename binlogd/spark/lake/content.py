@@ -36,7 +36,7 @@ KEYS = pa.schema([(KEY_COLUMN, pa.binary())])
 
 
 @contextmanager
-def told(table: str, *more: type[Exception]) -> Iterator[None]:
+def failing_as(table: str, *more: type[Exception]) -> Iterator[None]:
     """What a method of `LakeContent` or of its kind may raise, pyarrow's errors among it, and
     `more`: as PipelineStopped, with the table."""
     fails: tuple[type[Exception], ...] = (LakeFailed, OSError, ValueError, *more)

@@ -191,11 +191,11 @@ def _adding(files: LakeFiles, name: str) -> AddAction:
         for name, of in zip(held.schema.names, columns, strict=True)
         if name not in parts and all(each is not None and each.has_min_max for each in of)
     }
-    told = {name: ends for name, ends in found.items() if all(map(_is_told, ends))}
+    bounds = {name: ends for name, ends in found.items() if all(map(_is_told, ends))}
     stats = {
         "numRecords": held.num_rows,
-        "minValues": {name: low for name, (low, _) in told.items()},
-        "maxValues": {name: high for name, (_, high) in told.items()},
+        "minValues": {name: low for name, (low, _) in bounds.items()},
+        "maxValues": {name: high for name, (_, high) in bounds.items()},
         "nullCount": {
             name: sum(each.null_count for each in of)
             for name, of in zip(held.schema.names, columns, strict=True)

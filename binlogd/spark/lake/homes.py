@@ -181,15 +181,15 @@ class ExistingRows:
             ) from error
 
     def _values(self, column: Column, array: pa.Array) -> list[Value]:
-        told = array.dictionary_encode()
-        values = values_of(column, pa.chunked_array([told.dictionary]))
+        encoded = array.dictionary_encode()
+        values = values_of(column, pa.chunked_array([encoded.dictionary]))
         if self._may_be_lost(column, values, has_nulls=bool(array.null_count)):
             raise PipelineStopped(
                 f"{self.plan.label}: a partition of it went, and with it rows by the values of"
                 f" {column.name}, of which the lake lacks some (zero-dates, invalid-text)."
                 f" {WAY_PAST}"
             )
-        return [None if each is None else values[each] for each in told.indices.to_pylist()]
+        return [None if each is None else values[each] for each in encoded.indices.to_pylist()]
 
     def _may_be_lost(self, column: Column, values: list[Value], *, has_nulls: bool) -> bool:
         tp = column.field_type.tp

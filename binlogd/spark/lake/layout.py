@@ -50,8 +50,8 @@ class LakeLayout(msgspec.Struct, frozen=True):
     cluster_by: tuple[LaidBy, ...] = ()
 
     def __str__(self) -> str:
-        told = (("partitioned", self.partition_by), ("clustered", self.cluster_by))
-        return " and ".join(f"{how} by {', '.join(map(str, by))}" for how, by in told if by)
+        ways = (("partitioned", self.partition_by), ("clustered", self.cluster_by))
+        return " and ".join(f"{how} by {', '.join(map(str, by))}" for how, by in ways if by)
 
     def of(self, schema: pa.Schema, kind: Kind) -> LakeLayout:
         """For a table with these columns. Raises ValueError."""
@@ -89,8 +89,8 @@ class LakeLayout(msgspec.Struct, frozen=True):
         values = [_values(each, rows) for each in self.partition_by]
         codes = np.zeros(rows.num_rows, np.int64)
         for each in values:
-            told = each.dictionary_encode(null_encoding="encode")
-            codes = codes * len(told.dictionary) + told.indices.to_numpy()
+            encoded = each.dictionary_encode(null_encoding="encode")
+            codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
             codes = np.unique(codes, return_inverse=True)[1]
         order, counts = np.argsort(codes, kind="stable"), np.bincount(codes)
         for places in np.split(order, np.cumsum(counts)[:-1]):

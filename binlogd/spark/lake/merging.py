@@ -43,8 +43,8 @@ from binlogd.spark.lake.content import (
     TouchedFiles,
     Upsert,
     dealt,
+    failing_as,
     leave,
-    told,
 )
 from binlogd.spark.lake.files import LakeFiles
 from binlogd.spark.lake.homes import followed
@@ -193,7 +193,7 @@ def merge(
     with closing(lake.content()) as content:
         for table_id, mine in groupby(pieces, key=lambda piece: piece["table_id"][0].as_py()):
             plan, head = batch.after[table_id], heads[table_id]
-            with told(plan.label):
+            with failing_as(plan.label):
                 schema = lake_schema(plan, batch.types)
                 changes = decoded(plan, schemas, _newest(mine, keys), batch.types)
                 upsert = Upsert(content.files(head), schema, changes)
@@ -255,7 +255,7 @@ def shares(
     with closing(lake.content()) as content:
         for table_id, mine in _by_table(written).items():
             low, high = min(each.low for each in mine), max(each.high for each in mine)
-            with told(batch.after[table_id].label):
+            with failing_as(batch.after[table_id].label):
                 work = content.touched(heads[table_id], low, high)
             keys = [name for each in mine for name in (*each.put, *each.gone)]
             found += [FileShare(table_id, each, keys) for each in dealt(work, cores)]
@@ -265,7 +265,7 @@ def shares(
 def leave_share(lake: Lake, heads: Heads, batch: LakeBatch, share: FileShare) -> LeftFiles:
     """Writes what is left of the files of a share. Raises PipelineStopped."""
     plan = batch.after[share.table_id]
-    with told(plan.label):
+    with failing_as(plan.label):
         schema = lake_schema(plan, batch.types)
         files = LakeFiles(lake.place, heads[share.table_id])
         keys, writer = KeySet.of(map(files.keys, share.keys)), files.writer(schema)
@@ -288,7 +288,7 @@ def commit(
             come = [name for each in mine for name in each.put]
             come += [name for each in rest for name in each.come]
             took = reduce(Took.plus, (each.took for each in mine))
-            with told(plan.label):
+            with failing_as(plan.label):
                 now = kind.replace(head, lake_schema(plan, batch.types), gone, come, batch.end)
                 yield _checked(plan, head, now, took)
 

@@ -19,7 +19,7 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.moves import PartitionsEnded, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.content import SHARE_BYTES, LakeContent, TouchedFiles, dealt, told
+from binlogd.spark.lake.content import SHARE_BYTES, LakeContent, TouchedFiles, dealt, failing_as
 from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.homes import ExistingRows, LateRows
 from binlogd.spark.lake.layout import LakeLayout
@@ -85,7 +85,7 @@ def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> 
     before, plan = batch.before[origin], batch.after[into]
     held, schema = (lake_schema(each, batch.types) for each in (before, plan))
     files = LakeFiles(lake.place, work.origin)
-    with told(plan.label, Unconvertible, CorruptRow):
+    with failing_as(plan.label, Unconvertible, CorruptRow):
         adapt = adaptation(before, plan, batch.types)
         if work.follows:
             adapt = _kept(ExistingRows.of(batch, origin, late), into, adapt)
@@ -113,7 +113,7 @@ class _Preparing:
     def table(self, table_id: int) -> LakeTable:
         plan, head = self._batch.after[table_id], self._there.get(table_id)
         schema = lake_schema(plan, self._batch.types)
-        with told(plan.label, Unconvertible, CorruptRow):
+        with failing_as(plan.label, Unconvertible, CorruptRow):
             if head is None:
                 head = self._made(
                     f"{DIRECTORY}{table_id}", plan, schema, self._layout(plan, schema)
