@@ -164,8 +164,8 @@ class Follower:
         self._jobs |= {job: self._jobs.get(job, monotonic()) for job in index.ddl_jobs}
         content, _ = encode_places(shard.fold.places)
         sync = tuple(SyncPoint(each.offset - begin, each.seen_ts) for each in index.sync)
-        told = msgspec.structs.asdict(msgspec.structs.replace(index, open=(), sync=sync))
-        part = TailPart(**told | {"begin": begin, "places_crc32c": extend(0, content)})
+        fields = msgspec.structs.asdict(msgspec.structs.replace(index, open=(), sync=sync))
+        part = TailPart(**fields | {"begin": begin, "places_crc32c": extend(0, content)})
         self._put(shard, part, content, 0)
         shard.begin = shard.offset
         shard.fold.begin(shard.fid, shard.offset)

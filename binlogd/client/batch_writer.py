@@ -104,8 +104,8 @@ def _expected(error: Exception) -> Exception | None:
     found = leaves(error)
     if not all(isinstance(each, (GRPCError, *NO_ANSWER)) for each in found):
         return None
-    told = [each for each in found if isinstance(each, GRPCError)]
-    return told[0] if told else StreamTerminatedError(str(found[0]) or type(found[0]).__name__)
+    said = [each for each in found if isinstance(each, GRPCError)]
+    return said[0] if said else StreamTerminatedError(str(found[0]) or type(found[0]).__name__)
 
 
 def _in_batches(payloads: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

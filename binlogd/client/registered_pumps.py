@@ -138,7 +138,7 @@ class RegisteredPumps:
         """See Sources. A registry that cannot be read is asked again, every second."""
         cluster_id = await self._cluster_id()
         self._is_watched = True
-        told: Sequence[Member] = ()
+        reported: Sequence[Member] = ()
         try:
             async with aclosing(self._lists()) as lists:
                 async for nodes in lists:
@@ -146,8 +146,8 @@ class RegisteredPumps:
                         *map(Member, self._local),
                         *(self._member(each, cluster_id) for each in self._others(nodes)),
                     ]
-                    if members != told:
-                        told = members
+                    if members != reported:
+                        reported = members
                         yield members
                     self._have_turn(self._living(nodes))  # who asks for more has taken these in
         finally:

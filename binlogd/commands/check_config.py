@@ -68,9 +68,9 @@ def check_config(
     make_tracing(setup, "")
     asked = _ask(setup) if asks else None
     if as_json:
-        told = asked.document() if asked is not None else {}
-        told["warnings"] = list(_warnings(setup, asked))
-        sys.stdout.write(json.dumps(_document(found) | told) + "\n")
+        answers = asked.document() if asked is not None else {}
+        answers["warnings"] = list(_warnings(setup, asked))
+        sys.stdout.write(json.dumps(_document(found) | answers) + "\n")
         raise typer.Exit(_code(asked))
     say(f"{config_file or 'The built-in defaults'} {'is' if config_file else 'are'} valid.")
     say(_what_it_does(setup))

@@ -177,9 +177,9 @@ def _decoded(status: int, body: bytes, kind: Any) -> Any:
     try:
         if status in (200, _ACCEPTED):
             return msgspec.json.decode(body, type=kind)
-        told = json.loads(body)["message"]
+        message = json.loads(body)["message"]
     except (ValueError, KeyError, TypeError) as error:
         raise NotRunning("/exports", f"an answer {status} that is none of binlogd's") from error
     if status == _NOT_FOUND:
         raise GaveUp("it forgot the export: it was started anew meanwhile; ask once more")
-    raise (ConfigError if status == _BAD_REQUEST else Refused)(told)
+    raise (ConfigError if status == _BAD_REQUEST else Refused)(message)

@@ -474,8 +474,8 @@ class GrpcProtocol(H2Protocol):
         if self.streams_max < self._limits.streams_max:
             self.streams_max = self._limits.streams_max
             self._h2.local_settings = self._local_settings()
-            told = frames.setting.pack(SettingCodes.MAX_CONCURRENT_STREAMS, self.streams_max)
-            self._transport.write(frames.frame(frames.SETTINGS, 0, 0, told))
+            payload = frames.setting.pack(SettingCodes.MAX_CONCURRENT_STREAMS, self.streams_max)
+            self._transport.write(frames.frame(frames.SETTINGS, 0, 0, payload))
 
     def count_reset(self) -> None:
         """One more call was given up. Raises TooManyResets."""

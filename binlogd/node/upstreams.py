@@ -107,10 +107,10 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     tls = http_client_tls(setup)
     tidb = TidbPorts.of(setup)
     asked = TidbTso(tidb.sessions)
-    told = setup.config.upstream.cluster_id or await store.fact(CLUSTER_ID)
-    told = told or await cluster_id(tidb.ports, tls)
+    known_id = setup.config.upstream.cluster_id or await store.fact(CLUSTER_ID)
+    known_id = known_id or await cluster_id(tidb.ports, tls)
     source = job_source(setup.config.upstream.schema_history, tls=tls) or tidb.jobs()
-    own = await _with_own_registry(setup, store, asked, told, source)
+    own = await _with_own_registry(setup, store, asked, known_id, source)
     own.ends.callback(tidb.close)
     return replace(
         own,

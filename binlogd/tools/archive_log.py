@@ -110,25 +110,25 @@ class _Keyless:
         self.table = table
         self.ids.clear()
         for row_id, values in self.rows.items():
-            self.ids[self._told(values)].append(row_id)
+            self.ids[self._stored(values)].append(row_id)
 
     def come(self, row_id: int, values: Values) -> None:
         self.rows[row_id] = values
-        self.ids[self._told(values)].append(row_id)
+        self.ids[self._stored(values)].append(row_id)
 
     def gone(self, values: Values) -> int | None:
         """The id of a row with these values, which is there no longer."""
-        told = self._told(values)
-        ids = self.ids.get(told)
+        stored = self._stored(values)
+        ids = self.ids.get(stored)
         if not ids:
             return None
         row_id = ids.pop()
         if not ids:
-            del self.ids[told]
+            del self.ids[stored]
         del self.rows[row_id]
         return row_id
 
-    def _told(self, values: Values) -> tuple[Value, ...]:
+    def _stored(self, values: Values) -> tuple[Value, ...]:
         return tuple(
             values[column.id] if column.id in values else missing_value(column)
             for column in self.table.columns

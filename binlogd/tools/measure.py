@@ -114,14 +114,14 @@ async def _node(directory: Path) -> AsyncIterator[tuple[int, int]]:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]
-    config, told = directory / "binlogd.toml", directory / "log"
+    config, log_file = directory / "binlogd.toml", directory / "log"
     config.write_text(
         f'data-dir = {json.dumps(str(directory / "data"))}\naddr = "{_HOST}:{port}"\n'
         "[pump]\ntimestamp-ahead-max = 1000000000\n"
         'stop-write-at-available-space = "64 MiB"\n[drainer]\nenabled = false\n'
     )
     words = (sys.executable, "-m", "binlogd", "serve", "--config", str(config))
-    with told.open("wb") as out:
+    with log_file.open("wb") as out:
         environment = environment_of_children(os.environ)
         node = await asyncio.create_subprocess_exec(*words, stdout=out, stderr=out, env=environment)
     try:
@@ -131,7 +131,7 @@ async def _node(directory: Path) -> AsyncIterator[tuple[int, int]]:
         async with asyncio.timeout(_STOP_S):
             await node.wait()
     except TimeoutError as error:
-        tail = told.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+        tail = log_file.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
         raise Unavailable(f"the node that is measured does not answer: {tail}") from error
     finally:
         if node.returncode is None:

@@ -97,9 +97,9 @@ def _needed(files: Sequence[Path], window: CommitWindow, newest: Path) -> Sequen
 
 def _first_ts(file: Path, newest: Path) -> Tso | None:
     """The first commit_ts of a file; None for one without a record."""
-    told = first_ts_of(file.name)
-    if told is not None:
-        return told
+    first_ts = first_ts_of(file.name)
+    if first_ts is not None:
+        return first_ts
     for record in records_of(file, is_last=file == newest):
         return head_of(record.payload).commit_ts
     return None

@@ -253,10 +253,10 @@ def join_of(start_ts: int, commit_ts: int, commit: bytes, prewrite: bytes | None
     if prewrite is not None:  # told by their first bytes, as nearly always
         is_ours = is_stamped(commit, start_ts, commit_ts) and is_started(prewrite, start_ts)
         if is_ours and commit[1] == 1 and prewrite[1] == 0 and prewrite[COMMIT_AT] == 0:
-            told = _plain_value_at(commit, COMMIT_AT + TIMESTAMP_BYTES)
-            asked = _plain_value_at(prewrite, COMMIT_AT + 1)
-            if told and asked:
-                return commit[:told] + prewrite[asked:]
+            head_end = _plain_value_at(commit, COMMIT_AT + TIMESTAMP_BYTES)
+            rows_at = _plain_value_at(prewrite, COMMIT_AT + 1)
+            if head_end and rows_at:
+                return commit[:head_end] + prewrite[rows_at:]
     if peek(commit)[1:3] != (start_ts, commit_ts):
         return None
     if prewrite is None:

@@ -98,7 +98,7 @@ async def test_what_is_damaged_of_the_launchers_answer_is_asked_for_again(
     found.launch_file().write_bytes(damaged)
     assert found.launch() == (), "Spark's scripts start it"
     await preflight.know_launch(found)
-    assert found.told() == (), "what this Java says, which is nothing that could be understood"
+    assert found.noted_options() == (), "what this Java says, which nobody could understand"
 
 
 async def test_a_cache_that_cannot_be_read_is_none(

@@ -424,7 +424,7 @@ def add_pd(router: web.UrlDispatcher, said: Callable[[], Mapping[str, Any]] | No
     """The words under `/pd/api/v1/`; `said` is what the PD says of itself by them. Without one none
     of them is known."""
 
-    async def told(request: web.Request) -> web.Response:
+    async def pd_word(request: web.Request) -> web.Response:
         word = request.match_info["word"]
         if said is None:
             raise web.HTTPNotFound
@@ -437,4 +437,4 @@ def add_pd(router: web.UrlDispatcher, said: Callable[[], Mapping[str, Any]] | No
             return web.Response(status=404, text=reason)
         return _json(documents[word], indent=2)
 
-    router.add_get("/pd/api/v1/{word}", told)
+    router.add_get("/pd/api/v1/{word}", pd_word)

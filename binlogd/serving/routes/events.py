@@ -48,11 +48,11 @@ class Hub:
         """How many there are."""
         return len(self._listeners)
 
-    def publish(self, told: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         """Tells everybody; lets go of those who are behind."""
         for queue, request in list(self._listeners.items()):
             try:
-                queue.put_nowait(told)
+                queue.put_nowait(message)
             except asyncio.QueueFull:
                 self._let_go(queue, request, f"{queue.qsize()} events behind")
 
@@ -95,8 +95,8 @@ class Hub:
         try:
             await response.prepare(request)
             await response.write(b"retry: %d\n\n" % RETRY_MS + opening)
-            while (told := await queue.get()) is not None:
-                await response.write(told)
+            while (message := await queue.get()) is not None:
+                await response.write(message)
         except ConnectionError:
             log.debug("listener_left", peer=request.remote)
         finally:

@@ -255,7 +255,7 @@ async def warm_up(*, anew: bool = False) -> Archive:
     """
     found = await machine()
     path = found.class_archive()
-    if path.exists() and found.told() is not None and not anew:
+    if path.exists() and found.noted_options() is not None and not anew:
         return _archive(path, found, is_new=False)
     check_memory(MEMORY_MB)
     try:
@@ -278,7 +278,7 @@ async def know_launch(found: Machine) -> None:
     """Has `Machine.launch` know its answer: who is the first asks Spark's launcher, as its scripts
     would each time. Where the answer cannot be kept, the scripts go on."""
     try:
-        if found.told() is None:
+        if found.noted_options() is None:
             found.launch_file().parent.mkdir(parents=True, exist_ok=True)
             await note_launch(found)
     except OSError as error:

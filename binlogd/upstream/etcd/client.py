@@ -124,10 +124,10 @@ class EtcdClient:
                 except (*NO_ANSWER, GRPCError) as error:  # whoever reads it hears of it as well
                     log.debug("etcd_watch_not_asked", cause=str(error) or type(error).__name__)
 
-    def _follow(self, told: Sequence[Endpoint]) -> None:
+    def _follow(self, advertised: Sequence[Endpoint]) -> None:
         """Those that were configured stay, behind those that are told."""
         now = self._endpoint()
-        endpoints = [*told, *(each for each in self._configured if each not in told)]
+        endpoints = [*advertised, *(each for each in self._configured if each not in advertised)]
         if endpoints != self.endpoints:
             self.endpoints = endpoints
             self._at = endpoints.index(now) if now in endpoints else 0

@@ -32,7 +32,7 @@ async def open_cluster(
     identity = await StoredClusterIdentity.open(store, configured)
     known = identity.cluster_id
     try:
-        told = await client.cluster_id(client.limits.call_s if known is not None else None)
+        cluster_id = await client.cluster_id(client.limits.call_s if known is not None else None)
     except UpstreamUnavailable as error:
         if known is None:
             raise
@@ -43,12 +43,12 @@ async def open_cluster(
         if known is not None:
             client.expect(known)
         return identity
-    kept = await identity.adopt(told)
-    if kept != told:
+    kept = await identity.adopt(cluster_id)
+    if kept != cluster_id:
         whose = "upstream.cluster-id is" if configured else "this data directory holds binlogs of"
         raise ConfigError(
-            f"upstream.pd-urls: this PD is of cluster {told}, but {whose} {kept}; name the PD of"
-            " that cluster, or use another data-dir"
+            f"upstream.pd-urls: this PD is of cluster {cluster_id}, but {whose} {kept}; name the PD"
+            " of that cluster, or use another data-dir"
         )
     return identity
 
@@ -70,9 +70,9 @@ class ToldCluster:
         while self._identity.cluster_id is None:  # until somebody writes
             await asyncio.sleep(self._client.limits.pause_s_max)
             with suppress(UpstreamUnavailable):  # the client shows that by itself
-                told = await self._client.cluster_id()
+                cluster_id = await self._client.cluster_id()
                 if not self._client.is_untold:
-                    await self._identity.adopt(told)
+                    await self._identity.adopt(cluster_id)
         self._client.expect(self._identity.cluster_id)
 
 
