@@ -293,10 +293,11 @@ async def test_a_write_that_takes_a_second_is_told() -> None:
             await asyncio.sleep(1.01)
             return await super().write(payloads)
 
+    message = codec.encode_write_request(CLUSTER, prewrite(1))
     with capture_logs() as logged:
-        await PumpService(Slow(), Cluster(CLUSTER)).write_payloads(CLUSTER, [prewrite(1)])
+        await PumpService(Slow(), Cluster(CLUSTER)).write_binlogs([message])
     (slow,) = logged
-    assert (slow["event"], slow["size_bytes"]) == ("write_was_slow", len(prewrite(1)))
+    assert (slow["event"], slow["size_bytes"]) == ("write_was_slow", len(message))
     assert slow["took_s"] >= 1.0
 
 
