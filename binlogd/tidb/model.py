@@ -357,16 +357,7 @@ class _FieldTypeJson(msgspec.Struct, frozen=True, rename="pascal"):
 
     @classmethod
     def of(cls, kind: FieldType) -> _FieldTypeJson:
-        return cls(
-            kind.tp,
-            kind.flag,
-            kind.flen,
-            kind.decimal,
-            kind.charset,
-            kind.collate,
-            kind.elems or None,
-            kind.is_array,
-        )
+        return cls(**_same(kind, cls.__struct_fields__) | {"elems": kind.elems or None})
 
 
 class _ColumnJson(msgspec.Struct, frozen=True):
@@ -392,23 +383,8 @@ class _ColumnJson(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, column: Column) -> _ColumnJson:
-        return cls(
-            id=column.id,
-            name=_name(column.name),
-            offset=column.offset,
-            origin_default=column.origin_default,
-            origin_default_bit=column.origin_default_bit,
-            default=column.default,
-            default_bit=column.default_bit,
-            generated_expr=column.generated_expr,
-            generated_stored=column.generated_stored,
-            field_type=_FieldTypeJson.of(column.field_type),
-            state=column.state,
-            hidden=column.hidden,
-            version=column.version,
-            default_is_expr=column.default_is_expr,
-            comment=column.comment,
-        )
+        own = {"name": _name(column.name), "field_type": _FieldTypeJson.of(column.field_type)}
+        return cls(**_same(column, cls.__struct_fields__) | own)
 
 
 class _IndexColumnJson(msgspec.Struct, frozen=True):
@@ -436,9 +412,8 @@ class _IndexJson(msgspec.Struct, frozen=True):
         columns = tuple(
             _IndexColumnJson(_name(each.name), each.offset, each.length) for each in index.columns
         )
-        return cls(
-            index.id, _name(index.name), columns, index.state, index.is_unique, index.is_primary
-        )
+        own = {"name": _name(index.name), "columns": columns}
+        return cls(**_same(index, cls.__struct_fields__) | own)
 
 
 class _PresentJson(msgspec.Struct, frozen=True):
@@ -522,8 +497,8 @@ class _DatabaseJson(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, database: Database) -> _DatabaseJson:
-        name = _name(database.name)
-        return cls(database.id, name, database.charset, database.collate, database.state)
+        own = {"name": _name(database.name)}
+        return cls(**_same(database, cls.__struct_fields__) | own)
 
 
 class _HistoryJson(msgspec.Struct, frozen=True):
