@@ -169,6 +169,7 @@ def export_queue_for(
     wanted = setup.config.export
 
     async def fulfil(request: AskedExport, notice: Notice, borrow: Borrow) -> ExportResult:
+        """One export with the DDL history of now. Raises ConfigError, and what exports raise."""
         if "://" in request.base:
             raise ConfigError(
                 "--base of an object store goes with an export of this machine alone (--out); a"

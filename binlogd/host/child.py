@@ -78,6 +78,7 @@ async def conversation(module: str, *, answer_bytes_max: int) -> AsyncIterator[A
     said = asyncio.create_task(_end_of(child.stderr))
 
     async def ask(line: bytes, timeout_s: float) -> bytes:
+        """The answer, with its line's end. Raises Unavailable, and what the child ended with."""
         assert child.stdin is not None
         assert child.stdout is not None
         try:

@@ -292,6 +292,7 @@ class _Connection(asyncio.Protocol):
         """Whether a request by HTTP is being answered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ends it where there is no place for it, and if it says nothing for `sniff_timeout_s`."""
         self._transport = cast(asyncio.Transport, transport)
         self.client = _client_of(self._transport)
         self.note_used()
@@ -303,6 +304,7 @@ class _Connection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
+        """Hands over to who speaks what the first bytes are of; what nobody speaks is the end."""
         if self.inner is not None:
             if self._head is not None:
                 self._follow_head(data)

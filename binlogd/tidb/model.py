@@ -451,6 +451,7 @@ class _TableJson(msgspec.Struct, frozen=True):
     ttl_info: _TtlJson | None = None
 
     def table(self) -> Table:
+        """The table that it describes."""
         partitioning = self.partition.partitioning() if self.partition else None
         return Table(
             **_same(self, _TABLE_FIELDS),

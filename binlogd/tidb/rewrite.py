@@ -49,6 +49,7 @@ def converter(old: Column, new: Column) -> Convert:
     known = convert
 
     def guarded(value: Value) -> Value:
+        """NULL stays. Raises Unconvertible for a value of which nobody can know what became."""
         if value is None:
             return None
         try:

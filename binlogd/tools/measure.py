@@ -181,6 +181,8 @@ class _Writers:
         return len(self._took_s)
 
     async def run(self) -> list[Measured]:
+        """Writes for `seconds` and waits for the last answer: binlogs/s, and how long a writer
+        waited for one, in ms. Raises PumpUnavailable."""
         loop = asyncio.get_running_loop()
         begin_s = perf_counter()
         until_s, connections = begin_s + self._wanted.seconds, list[QuickCalls]()

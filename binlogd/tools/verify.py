@@ -174,6 +174,8 @@ class _Pair:
         self._part_rows = request.part_rows
 
     async def verdict(self) -> TableVerdict:
+        """Other columns, the first part whose rows differ with examples of them, or no difference.
+        A part that differs is looked at again, as the downstream may be behind."""
         ours = await shape_of(self._both.upstream, self._name)
         theirs = await shape_of(self._both.downstream, self._downstream)
         names = {each.name.lower() for each in ours.columns}

@@ -143,6 +143,8 @@ class _Rule:
         return self._table is None or (bool(table) and self._table.fullmatch(table) is not None)
 
     def decides(self, event: str, *, is_ddl: bool) -> bool:
+        """Whether the event is among those of the rule: the first of its names that covers it says
+        so. "" is no event."""
         if not event:
             return False
         group = "ddl" if is_ddl else "dml"

@@ -77,6 +77,8 @@ class _TokenUrl(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
         self._login, self._tls = login, tls
 
     async def token(self) -> str:
+        """A new token, asked for each time. Raises OSError, with the URL, for every answer that has
+        none, and for none."""
         login, url = self._login, self._login.token_url
         shown = basic_login(quote_plus(login.user), quote_plus(login.password))
         form = {"grant_type": "client_credentials"}

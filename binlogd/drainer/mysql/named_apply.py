@@ -246,6 +246,8 @@ class _Run:
         self._size_bytes += len(piece.item) + 1
 
     async def end(self) -> None:
+        """Sends what was added, as one statement; counts the rows that it did not find, by table.
+        Raises what a refused statement is for a sink, and DownstreamUnavailable."""
         if not self._pieces or self._table is None:
             return
         first = self._pieces[0]

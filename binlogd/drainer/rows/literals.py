@@ -58,6 +58,8 @@ class _Literal(DatumStep):
 
 
 class _Signed(_Literal):
+    """An integer: a zig-zag varint, most of one to three bytes."""
+
     def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
         value: i64 = row[at]
         if value > 0x7F:
@@ -130,6 +132,8 @@ class _Read(_Literal):
 
 
 class _Decimal(_Literal):
+    """A DECIMAL, with all its digits."""
+
     def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
         text, end = read_decimal(row, at)
         out[self.slot] = text.encode()
@@ -137,6 +141,8 @@ class _Decimal(_Literal):
 
 
 class _Datetime(_Literal):
+    """A DATE, DATETIME or TIMESTAMP; clocks and days are kept by their bytes, as they repeat."""
+
     def __init__(self, place: DatumPlace, slot: int) -> None:
         super().__init__(place, slot)
         self.is_date = place.form is Form.DATE

@@ -149,6 +149,7 @@ def guarding(guard: Guard) -> Middleware:
 
     @web.middleware
     async def guarded(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """What the handler answers, or why it was not asked, in the form of the original."""
         refused = guard.refusal(request)
         if refused is None:
             return await handler(request)

@@ -45,6 +45,7 @@ class _File:
         self._tag = hashlib.sha256(content).hexdigest()[:20]
 
     async def answer(self, request: web.Request) -> web.Response:
+        """The file with its ETag; 304 without a body to whoever names that."""
         known = request.if_none_match or ()
         is_known = any(each.value == self._tag for each in known)
         answer = web.Response(

@@ -62,6 +62,8 @@ class _Profiler:
         self._is_busy = False
 
     async def profile(self, request: web.Request) -> web.Response:
+        """Stacks with how often each was seen in so many `seconds`, the most frequent first, in the
+        form that flame graphs are made of. 400 for no such number, 503 beside another one."""
         try:
             seconds = float(request.query.get("seconds", _SECONDS))
         except ValueError:

@@ -129,6 +129,7 @@ class _ColumnarFile:
         )
 
     def write(self, rows: pa.Table) -> None:
+        """Rows in the types of their columns, as the file keeps these; as row groups of Parquet."""
         columns = [
             _as_kept(column, kept) for column, kept in zip(rows.columns, self._kept, strict=True)
         ]
@@ -203,6 +204,7 @@ class _TextFile:
             self._file.write(_SQL_HEAD)
 
     def write(self, rows: pa.Table) -> None:
+        """Rows as text, a slice of them in memory at a time."""
         for batch in rows.to_batches(max_chunksize=SLICE_ROWS):
             columns = [
                 time_text(column) if kept.encoding == "time" else column

@@ -340,6 +340,8 @@ class _Walk:
             self.base_version = self.tracker.version
 
     def step(self, job: Job, schema_state: int, commit_ts: Tso) -> None:
+        """Moves the schema on by a DDL, and takes note of what it did to rows without a binlog.
+        Raises Refused for one after which nobody can know the rows."""
         if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
             raise Refused(
                 f"DDL job {job.id} is a FLASHBACK CLUSTER: what it did to the rows is in no binlog;"

@@ -72,6 +72,8 @@ class _Following:
         self._twins = TwinKeys(self._follower)
 
     def moved(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        """A change where its row is at the end: itself, or under another table and key, behind the
+        end of its twin there; a delete or nothing where it went. Raises UnreadableRow."""
         moves, table_id = self._moves, row["table_id"]
         version = moves.seen(table_id, row["schema_version"], row["commit_ts"])
         if not moves.concerns(table_id, version):

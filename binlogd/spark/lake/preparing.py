@@ -111,6 +111,8 @@ class _Preparing:
         self._now, self._there, self._tasks = now, now.by_id(), tasks
 
     def table(self, table_id: int) -> LakeTable:
+        """A table of the batch as it is before its changes: made or widened, with the rows that DDL
+        brought from others. Raises PipelineStopped, with its name."""
         plan, head = self._batch.after[table_id], self._there.get(table_id)
         schema = lake_schema(plan, self._batch.types)
         with failing_as(plan.label, Unconvertible, CorruptRow):

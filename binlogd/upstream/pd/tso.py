@@ -112,6 +112,7 @@ class PdTso:
 
     async def _answer(self, count: int, floor: Tso) -> tuple[Tso, int]:
         async def ask(way: Way) -> pdpb.TsoResponse:
+            """One exchange on the stream, within `tso_call_s`; one that fails ends the stream."""
             try:
                 async with asyncio.timeout(self._limits.tso_call_s):
                     with woken_cleanly():
