@@ -101,7 +101,7 @@ class Follower:
         if not lacks:
             self._publish(ArchiveTail(resolved_ts=asked.resolved_ts, parts=tuple(parts)))
             self._sweep()
-        return FollowAnswer(is_told=not lacks, put_bytes=self._put_bytes)
+        return FollowAnswer(is_published=not lacks, put_bytes=self._put_bytes)
 
     # --- one shard -----------------------------------------------------------------------------
 

@@ -46,20 +46,20 @@ class Following:
         """`want_history` is called when the archive's DDL history lacks a job."""
         self._data_dir, self._url, self._interval_s = data_dir, url, interval_s
         self._resolved_ts, self._want_history = resolved_ts, want_history
-        self._told: Follow | None = None
-        self._told_at_s = asyncio.get_running_loop().time()
+        self._published: Follow | None = None
+        self._published_at_s = asyncio.get_running_loop().time()
         self._wanted_at_s = -HISTORY_EVERY_S
         self.failed, self.failures = "", 0
 
     @property
     def behind_s(self) -> float:
         """Seconds since the archive had everything that was durable."""
-        return asyncio.get_running_loop().time() - self._told_at_s
+        return asyncio.get_running_loop().time() - self._published_at_s
 
     @property
     def resolved_ts(self) -> Tso:
         """Up to where the archive has all, as far as this process knows."""
-        return NO_TS if self._told is None else Tso(self._told.resolved_ts)
+        return NO_TS if self._published is None else Tso(self._published.resolved_ts)
 
     async def run(self, stands: Callable[[], Sequence[Stand] | None]) -> None:
         """Until cancelled. `stands` is None while nobody knows what is archived."""
@@ -88,14 +88,14 @@ class Following:
             shards=tuple(stands),
         )
         begun_s = asyncio.get_running_loop().time()
-        if question != self._told:
+        if question != self._published:
             answer = await ask(msgspec.json.encode(question), ANSWER_S)
-            if not msgspec.json.decode(answer, type=FollowAnswer).is_told:
+            if not msgspec.json.decode(answer, type=FollowAnswer).is_published:
                 if begun_s - self._wanted_at_s >= HISTORY_EVERY_S:
                     self._wanted_at_s = begun_s
                     self._want_history()
                 return
-        self._told, self._told_at_s = question, begun_s
+        self._published, self._published_at_s = question, begun_s
 
 
 def stands_of(logs: Sequence[Sequence[Segment]], archived: Mapping[int, int]) -> list[Stand]:

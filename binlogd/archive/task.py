@@ -106,7 +106,7 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
 class FollowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the archive has all of it now; if not, its DDL history lacks a job. What was put."""
 
-    is_told: bool
+    is_published: bool
     put_bytes: int
 
 

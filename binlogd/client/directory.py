@@ -74,7 +74,7 @@ class AskedPumps:
         async with http_session(_ANSWER_S, None) as asking:
             for host, port in self._addresses:
                 try:
-                    said = await _told(asking, f"http://{host}:{port}/status")
+                    said = await _listed(asking, f"http://{host}:{port}/status")
                 except (NoAnswer, PumpUnavailable) as error:
                     reasons.append(f"{host}:{port}: {error}")
                     continue
@@ -88,7 +88,7 @@ class AskedPumps:
         return [node for _, (_, node) in sorted(found.items())]
 
 
-async def _told(asking: HttpSession, url: str) -> list[tuple[int, PumpNode]]:
+async def _listed(asking: HttpSession, url: str) -> list[tuple[int, PumpNode]]:
     answer = await asking.ask("GET", url, bytes_max=_ANSWER_BYTES_MAX)
     try:
         said = msgspec.json.decode(answer.body, type=_Status)

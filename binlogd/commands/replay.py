@@ -31,7 +31,7 @@ from binlogd.tools.replay import Replayed, only_named
 from binlogd.tools.replay import replay as replay_into
 from binlogd.tso import Tso
 
-_TABLES_TOLD_MAX = 5
+_TABLES_SHOWN_MAX = 5
 
 
 def replay(  # noqa: PLR0913 - typer makes each parameter an option
@@ -115,7 +115,7 @@ def _say(done: Replayed, *, as_json: bool) -> None:
         f" {counters.rows} rows, {counters.ddls} DDL"
     )
     if counters.rows_missing:
-        tables = ", ".join(name for name, _ in counters.missing_in.most_common(_TABLES_TOLD_MAX))
+        tables = ", ".join(name for name, _ in counters.missing_in.most_common(_TABLES_SHOWN_MAX))
         say(
             "the target was not what the files begin with, or a DDL gave its rows other values than"
             " TiDB gave them (docs/howto/tools.md)",

@@ -199,15 +199,15 @@ class _Closed(dict[str, grpclib.const.Handler]):
     def __init__(self, methods: _Methods, client: str) -> None:
         super().__init__()
         self._methods, self._client = methods, client
-        self._is_told = False
+        self._is_logged = False
 
     def get(self, path: str, default: Any = None) -> Any:
         """Never None."""
         if path.startswith(_OPEN_TO_ALL):
             return self._methods.get(path)
-        if not self._is_told:
+        if not self._is_logged:
             log.warning("call_refused", client=self._client, path=path[:100], setting=self._setting)
-            self._is_told = True
+            self._is_logged = True
         return _handler(self._refuse)
 
     @property

@@ -32,19 +32,19 @@ class EndedByTerm(GaveUp):
 
 async def ended_by_term(work: Awaitable[T]) -> T:
     """What `work` gives. SIGTERM cancels it, as Ctrl-C does. Raises EndedByTerm."""
-    loop, task, is_told = asyncio.get_running_loop(), asyncio.current_task(), False
+    loop, task, is_by_term = asyncio.get_running_loop(), asyncio.current_task(), False
     assert task is not None
 
     def end() -> None:
-        nonlocal is_told
-        is_told = True
+        nonlocal is_by_term
+        is_by_term = True
         task.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, end)
     try:
         return await work
     except asyncio.CancelledError:
-        if is_told:
+        if is_by_term:
             raise EndedByTerm("ended by SIGTERM; nothing was published, nothing is left") from None
         raise
     finally:

@@ -76,12 +76,12 @@ class Bulkhead:
     def route_failed(self, route: str, error: Exception) -> BinlogdError:
         """`failed`, of what a page asks for every second: few tracebacks."""
         seldom = self._seldom.setdefault(route, Seldom(TRACEBACK_EVERY_S))
-        is_told = seldom.due(asyncio.get_running_loop().time()) is not None
-        return self.failed(route, error, is_told=is_told)
+        is_logged = seldom.due(asyncio.get_running_loop().time()) is not None
+        return self.failed(route, error, is_logged=is_logged)
 
-    def failed(self, part: str, error: Exception, *, is_told: bool = True) -> BinlogdError:
-        """Takes note of a fault, in the log too if `is_told`; what to say of it."""
-        cause = named(part, error, is_told=is_told)
+    def failed(self, part: str, error: Exception, *, is_logged: bool = True) -> BinlogdError:
+        """Takes note of a fault, in the log too if `is_logged`; what to say of it."""
+        cause = named(part, error, is_logged=is_logged)
         before = self._faults.get(part)
         now_s = asyncio.get_running_loop().time()
         self._faults[part] = Fault(str(cause), now_s, before.count + 1 if before else 1)

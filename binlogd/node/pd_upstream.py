@@ -18,7 +18,7 @@ from binlogd.tso import Tso
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.history import SchemaHistory, job_source
 from binlogd.upstream.pd.client import PdClient
-from binlogd.upstream.pd.cluster import GcHold, ToldCluster, open_cluster
+from binlogd.upstream.pd.cluster import AwaitedCluster, GcHold, open_cluster
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.store import SkipList, UpstreamStore
@@ -78,7 +78,7 @@ async def open_pd(
         schema_at=TikvSchema(tikv, pd, service).tracker,
         table_name=tidb.tables().name if tidb is not None else None,
         keep_from=next((each.keep_from for each in holds), None),
-        works=(pd, ToldCluster(cluster, pd), tso, etcd, *holds),
+        works=(pd, AwaitedCluster(cluster, pd), tso, etcd, *holds),
         ends=ends,
         parts=(
             pd.statistics,

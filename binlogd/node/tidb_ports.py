@@ -50,9 +50,9 @@ class TidbPorts:
 
     def parts(self) -> tuple[Callable[[], UpstreamPart], ...]:
         """How it stands with them."""
-        return self._told, self.ports.statistics
+        return self._part, self.ports.statistics
 
-    def _told(self) -> UpstreamPart:
+    def _part(self) -> UpstreamPart:
         versions = (each.version for each in self.sql if each.version)
         return structs.replace(self.sessions.statistics(), version=next(versions, ""))
 

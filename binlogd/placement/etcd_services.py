@@ -39,7 +39,7 @@ class _Watch(msgspec.Struct):
     end: bytes
     next_revision: int
     wants_progress: bool
-    told_s: float
+    reported_s: float
     """When something was said of it, by the loop's clock."""
 
 
@@ -95,9 +95,9 @@ class Watches:
 
     async def _wait(self) -> None:
         """Until there is something to do, or a watch is due."""
-        told_s = [each.told_s for each in self._waiting().values()]
+        since_s = [each.reported_s for each in self._waiting().values()]
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(min(told_s) + self._progress_s if told_s else None):
+            async with asyncio.timeout_at(min(since_s) + self._progress_s if since_s else None):
                 await self._wake.wait()
 
     async def _say_progress(self) -> None:
@@ -109,8 +109,8 @@ class Watches:
             await self._say(etcd.WatchResponse(header=header, watch_id=_NONE))
         until_s = _now_s() - self._progress_s
         for number, watch in self._waiting().items():
-            if watch.told_s <= until_s:
-                watch.told_s = _now_s()
+            if watch.reported_s <= until_s:
+                watch.reported_s = _now_s()
                 header = self._keyspace.header(
                     min(watch.next_revision - 1, self._keyspace.revision)
                 )
@@ -174,7 +174,7 @@ class Watches:
             watch.next_revision = changes.next_revision
             is_behind = is_behind or changes.next_revision <= changes.revision
             if changes.versions:
-                watch.told_s = _now_s()
+                watch.reported_s = _now_s()
             for some in _answers(changes.versions):
                 header = self._keyspace.header(changes.revision)
                 events = [event(change) for change in some]

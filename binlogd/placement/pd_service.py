@@ -26,7 +26,7 @@ from binlogd.tso import Tso, logical, physical_ms
 from binlogd.upstream.entry import span
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
-from binlogd.upstream.pd.members import STANDS_IN, UNTOLD
+from binlogd.upstream.pd.members import NO_CLUSTER_YET, STANDS_IN
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import metapb, pdpb
 
@@ -102,7 +102,7 @@ class PdService:
         return self._cluster.cluster_id or self._keyspace.identity.cluster
 
     @property
-    def _is_told(self) -> bool:
+    def _has_cluster(self) -> bool:
         """Until then whoever knows the id is answered by it."""
         return self._cluster.cluster_id is not None
 
@@ -117,7 +117,7 @@ class PdService:
             member_id=self._keyspace.identity.member,
             peer_urls=[self._place.url],
             client_urls=[self._place.url],
-            binary_version="" if self._is_told else UNTOLD,
+            binary_version="" if self._has_cluster else NO_CLUSTER_YET,
         )
         return pdpb.GetMembersResponse(
             header=pdpb.ResponseHeader(cluster_id=cluster_id),
@@ -157,7 +157,7 @@ class PdService:
 
     def _header(self, asked: pdpb.RequestHeader) -> pdpb.ResponseHeader:
         """Raises GRPCError for a request to another cluster."""
-        own = self.cluster_id if self._is_told else asked.cluster_id
+        own = self.cluster_id if self._has_cluster else asked.cluster_id
         if asked.cluster_id != own:
             raise GRPCError(
                 Status.FAILED_PRECONDITION,

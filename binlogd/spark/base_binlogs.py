@@ -30,8 +30,8 @@ from binlogd.tso import Tso
 from binlogd.wire.mutation import Mutation
 from binlogd.wire.peek import commit_binlog, encode_mutations, join, prewrite_binlog
 
-TOLD_TS_MAX = Tso(1 << 40)
-"""Above all that is told; a TSO of 1970 is above that already."""
+BASE_TS_MAX = Tso(1 << 40)
+"""Above every timestamp of a base but its commit_ts; a TSO of 1970 is above that already."""
 TOGETHER_ROWS, TOGETHER_BYTES = 500, 1 << 20
 _FIRST_JOB = 1 << 50
 

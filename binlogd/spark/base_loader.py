@@ -76,7 +76,7 @@ def load_base(
         ignore_schemas=HIDDEN_DATABASES,
         origin=Origin(opened, is_headless=True),
     )
-    untold = [str(each) for each in known.left_out if wants(each.database, each.table)]
+    lacking = [str(each) for each in known.left_out if wants(each.database, each.table)]
     tables = {
         table_id: plan
         for table_id, plan in known.tables.items()
@@ -85,7 +85,7 @@ def load_base(
     for plan in tables.values():
         is_loose = plan.carry is not None and plan.carry.is_loose and _has_files(plan.carry)
         if needs_keys and is_loose:
-            untold.append(
+            lacking.append(
                 f"{plan.label}: no column tells its rows apart, and the base"
                 " does not keep their row ids (a snapshot of `binlogd export` does)"
             )
@@ -94,9 +94,9 @@ def load_base(
         for table_id, plan in tables.items()
         if table_id in opened.tables
     }
-    if untold:
+    if lacking:
         raise Refused(
-            f"--base {without_secrets(base)} does not tell {'; '.join(untold)}. Leave these out"
+            f"--base {without_secrets(base)} does not tell {'; '.join(lacking)}. Leave these out"
             " (--except, or [syncer]), or name another base"
         )
     return LoadedBase(str(directory), opened.commit_ts, tables, known.tracker, asked.types, losses)
@@ -145,8 +145,8 @@ def _of_parquet(
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
     adapter, losses = ParquetAdapter(plan, columns, schema_of(columns)), Losses()
     held = pq.ParquetFile(directory / file.name)
-    is_told = file.keys is not None or plan.handle.kind is HandleKind.INTEGER
-    keys = keys_in(directory, plan, file) if is_told else None
+    has_keys = file.keys is not None or plan.handle.kind is HandleKind.INTEGER
+    keys = keys_in(directory, plan, file) if has_keys else None
     for group in range(held.num_row_groups):
         rows = adapter.adapted(held.read_row_group(group, adapter.names), losses)
         yield rows, key_bytes(next(keys)) if keys is not None else None

@@ -42,7 +42,7 @@ from binlogd.node.into_mysql import downstream_server, make_store, mysql_options
 from binlogd.node.replicated import keeps_transactions_whole, newest_ts, table_filter
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
-from binlogd.spark.base_binlogs import TOLD_TS_MAX, binlogs_of_base, jobs_of
+from binlogd.spark.base_binlogs import BASE_TS_MAX, binlogs_of_base, jobs_of
 from binlogd.spark.base_loader import LoadedBase
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import Input, open_input
@@ -197,7 +197,7 @@ class DatabaseSink:
         PipelineStopped, Refused."""
         jobs = jobs_of(base)
         cluster_id, known = open_input(self._asked).cluster_id(), KnownJobs(jobs)
-        asyncio.run(self._run(cluster_id, _Retold(base, jobs), known, base.commit_ts, NO_TS))
+        asyncio.run(self._run(cluster_id, _BaseSource(base, jobs), known, base.commit_ts, NO_TS))
 
     async def _run(
         self,
@@ -306,7 +306,7 @@ def _claim_in(note: str) -> Claim:
     return Claim(*note.removeprefix("-").split(" ", 1))
 
 
-class _Retold:
+class _BaseSource:
     """A BinlogSource that has a base."""
 
     name = "base"
@@ -316,12 +316,12 @@ class _Retold:
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """What is left of it, then silence. Raises PipelineStopped, and what a base raises."""
-        if TOLD_TS_MAX < after < self._base.commit_ts:
+        if BASE_TS_MAX < after < self._base.commit_ts:
             raise PipelineStopped(
                 f"the downstream is at commit_ts {after}, before the base"
                 f" ({self._base.commit_ts}): begin with an empty one"
             )
-        if after <= TOLD_TS_MAX:
+        if after <= BASE_TS_MAX:
             records = binlogs_of_base(self._base, self._jobs, after)
             binlogs = (CommittedBinlog(Tso(start), Tso(end), raw) for start, end, raw in records)
             async for part in pulled(binlogs, self._base.commit_ts):

@@ -91,8 +91,8 @@ def planned(
         for stranger in _strangers(every.get(table_id, frozenset()), jobs, asked, known)
     ]
     if lost:
-        untold = "; ".join(map(str, lost))
-        raise PipelineStopped(f"between commit_ts {start} and {end} {untold}. {WAY_PAST}")
+        reasons = "; ".join(map(str, lost))
+        raise PipelineStopped(f"between commit_ts {start} and {end} {reasons}. {WAY_PAST}")
     return LakeBatch(
         end=end,
         before=before.tables,

@@ -58,7 +58,7 @@ POLL_S = 1
 """Between two looks at whether somebody asked to stop."""
 ATTEMPTS_MAX = 5
 """Of a query whose Python did not start in time."""
-_LINES_TOLD = 3
+_LINES_SHOWN = 3
 _CHATTER = re.compile(r"^\t| WARN |^Setting |^Using |^To adjust |^WARNING: Using incubator")
 """Lines of Spark that every start has, and the steps of a stack."""
 
@@ -153,7 +153,7 @@ def _spark(spec: SessionSpec, *, is_heard: bool) -> Iterator[SparkSession]:
     from binlogd.snapshot.process.session import PIPELINE_SETTINGS, session
     from binlogd.spark.lake.manifest import PipelineStopped
 
-    said: deque[str] = deque(maxlen=_LINES_TOLD)
+    said: deque[str] = deque(maxlen=_LINES_SHOWN)
     try:
         with nullcontext() if is_heard else kept_aside(said):
             if jvm := begun(spec):

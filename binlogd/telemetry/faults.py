@@ -16,23 +16,25 @@ log = structlog.get_logger(__name__)
 
 
 def unforeseen(
-    part: str, error: BaseException, commit_ts: int = 0, *, is_told: bool = True
+    part: str, error: BaseException, commit_ts: int = 0, *, is_logged: bool = True
 ) -> Unforeseen:
-    """What to hold against `part`; logged, with the traceback, unless it was told just now. One
-    that has its name keeps it."""
+    """What to hold against `part`; logged, with the traceback, where `is_logged`. One that
+    has its name keeps it."""
     found = first_bug(error)
     if isinstance(found, Unforeseen):
         return found
-    if is_told:
+    if is_logged:
         log.error("unforeseen_error", part=part, cause=repr(found), exc_info=error)
     return Unforeseen(part, found, commit_ts)
 
 
-def named(part: str, error: Exception, *, is_told: bool = True) -> BinlogdError:
+def named(part: str, error: Exception, *, is_logged: bool = True) -> BinlogdError:
     """An error that has a name as it is, of a group the one that leads; another one as `unforeseen`
     names it."""
     known = leading_error(error) if isinstance(error, ExceptionGroup) else error
-    return known if isinstance(known, BinlogdError) else unforeseen(part, error, is_told=is_told)
+    if isinstance(known, BinlogdError):
+        return known
+    return unforeseen(part, error, is_logged=is_logged)
 
 
 async def apart(run: Callable[[], Awaitable[Answer]]) -> Answer:

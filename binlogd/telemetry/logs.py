@@ -103,19 +103,19 @@ class Seldom:
 
     def __init__(self, every_s: float = 1.0) -> None:
         self._every_s = every_s
-        self._told_s = -math.inf
-        self._untold = 0
+        self._logged_s = -math.inf
+        self._suppressed = 0
 
     def due(self, now_s: float) -> int | None:
         """How many have gone untold since the last one that was told; None if this goes so too."""
-        if now_s - self._told_s < self._every_s:
-            self._untold += 1
+        if now_s - self._logged_s < self._every_s:
+            self._suppressed += 1
             return None
-        untold, self._untold, self._told_s = self._untold, 0, now_s
-        return untold
+        suppressed, self._suppressed, self._logged_s = self._suppressed, 0, now_s
+        return suppressed
 
     def warn(self, event: str, **fields: object) -> None:
         """Logs it, with how many went untold, or counts it among those."""
-        untold = self.due(asyncio.get_running_loop().time())
-        if untold is not None:
-            log.warning(event, **fields, others_untold=untold)
+        suppressed = self.due(asyncio.get_running_loop().time())
+        if suppressed is not None:
+            log.warning(event, **fields, others_untold=suppressed)

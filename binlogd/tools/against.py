@@ -106,15 +106,15 @@ def _is_comparable(table: TableEntry, column: ColumnEntry) -> bool:
     kind = _kind_of(column)
     is_narrowed = kind in INTEGERS and column.arrow_type == "bool"
     is_ambiguous = kind in ("enum", "set") and "" in _LABEL.findall(column.mysql_type)
-    is_told = not is_narrowed and not is_ambiguous and not table.losses.get(column.name)
-    return kind not in _OWN_PRINT and is_told
+    is_kept_whole = not is_narrowed and not is_ambiguous and not table.losses.get(column.name)
+    return kind not in _OWN_PRINT and is_kept_whole
 
 
 # --- rows that differ, by their keys ----------------------------------------------------------
 
 COMPARED_ROWS_MAX = 200_000
 """Of either side; of larger tables no rows are named."""
-TOLD_MAX = 10
+SHOWN_MAX = 10
 SHOWN_CHARS = 40
 
 _Row = tuple[str, ...]
@@ -141,8 +141,8 @@ async def _differing(
         found = _by_key(ours, theirs, columns, keys)
     else:
         found = _by_value(ours, theirs, columns)
-    more = len(found) - TOLD_MAX
-    return (*found[:TOLD_MAX], *([f"and {more} more"] if more > 0 else []))
+    more = len(found) - SHOWN_MAX
+    return (*found[:SHOWN_MAX], *([f"and {more} more"] if more > 0 else []))
 
 
 def _by_key(

@@ -34,7 +34,7 @@ from binlogd.tso import Tso
 ROWS = "rows"
 ANY = ""
 """What a transaction has whose rows nobody can tell, or whose rows are too many to be listed."""
-UNTOLD = "\0"
+UNKNOWN_KEYS = "\0"
 """In the place of a column: a transaction whose keys in this table cannot be told."""
 FORMAT = 1
 
@@ -185,5 +185,5 @@ def picked(
         found = of_column if found is None else found & of_column
     if found is None:
         return frame.commits(key_of(database, name))
-    untold = frame.commits(key_of(database, name, UNTOLD))
-    return None if untold is None else found | untold
+    unknown = frame.commits(key_of(database, name, UNKNOWN_KEYS))
+    return None if unknown is None else found | unknown

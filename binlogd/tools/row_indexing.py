@@ -39,7 +39,7 @@ from binlogd.tools.raw import keys_of
 from binlogd.tools.reading import Source, SourceKind, explained, known_jobs
 from binlogd.tools.row_index import (
     ANY,
-    UNTOLD,
+    UNKNOWN_KEYS,
     RowFrame,
     encode_frame,
     frames,
@@ -301,7 +301,7 @@ class _Keys:
             except (CorruptRow, CorruptPayload):
                 found.add(ANY)
             if is_large:
-                found.add(key_of(*name, UNTOLD))
+                found.add(key_of(*name, UNKNOWN_KEYS))
         return found
 
 

@@ -109,7 +109,7 @@ class NodeRegistry:
 
     async def node(self, kind: str, node_id: str) -> NodeStatus | None:
         """One node; None if it was never here."""
-        with _refusals_told():
+        with _refusals_as_unavailable():
             found = await self._etcd.range(etcd.RangeRequest(key=node_key(kind, node_id)))
         return next((_node(kind, each) for each in found.kvs), None)
 
@@ -118,7 +118,7 @@ class NodeRegistry:
         while True:  # once more when the registry has forgotten what happened meanwhile
             prefix, end = span(node_key(kind, ""))
             try:
-                with _refusals_told():
+                with _refusals_as_unavailable():
                     found = await self._etcd.range(etcd.RangeRequest(key=prefix, range_end=end))
                     assert found.header is not None, "etcd always says it"
                     nodes = {each.key: _node(kind, each) for each in found.kvs}
@@ -156,7 +156,7 @@ class NodeRegistry:
                 for start, end in spans
             ]
         )
-        with _refusals_told():
+        with _refusals_as_unavailable():
             answer = await self._etcd.txn(request)
         found, claims = (each.response_range for each in answer.responses)
         assert found is not None, "each request has its answer"
@@ -186,7 +186,7 @@ class NodeRegistry:
         ]
         exists = _revision_of(key, etcd.CompareCompareResult.GREATER, 0)
         request = etcd.TxnRequest(compare=[exists], success=ops, failure=ops)
-        with _refusals_told():
+        with _refusals_as_unavailable():
             try:
                 answer = await self._etcd.txn(request)
             except EtcdRefused:
@@ -200,13 +200,13 @@ class NodeRegistry:
         key = node_key(node.kind, node.node_id)
         put = etcd.RequestOp(request_put=etcd.PutRequest(key=key, value=entry_json(node)))
         is_same = _revision_of(key, etcd.CompareCompareResult.EQUAL, revision)
-        with _refusals_told():
+        with _refusals_as_unavailable():
             return (
                 await self._etcd.txn(etcd.TxnRequest(compare=[is_same], success=[put]))
             ).succeeded
 
     async def _kept_lease(self) -> int:
-        with _refusals_told():
+        with _refusals_as_unavailable():
             if not self._lease or not await self._etcd.keep_alive(self._lease):
                 self._lease, _ = await self._etcd.grant(0, LEASE_S)
         return self._lease
@@ -247,7 +247,7 @@ def _take_in(nodes: dict[bytes, NodeStatus], kind: str, event: etcd.Event) -> No
 
 
 @contextmanager
-def _refusals_told() -> Iterator[None]:
+def _refusals_as_unavailable() -> Iterator[None]:
     """Turns what etcd refuses into UpstreamUnavailable."""
     try:
         yield

@@ -221,8 +221,8 @@ class SqliteSink:
     def _new_writer(self, table: TableAt) -> SqliteRowWriter:
         held = self._catalog.get(table.info.id)
         assert held is not None, "taken in before"
-        is_told = held.is_whole and self._tells_missing and tells_missing(held.info)
-        return SqliteRowWriter(held.name, held.info, table, tells_missing=is_told)
+        says_missing = held.is_whole and self._tells_missing and tells_missing(held.info)
+        return SqliteRowWriter(held.name, held.info, table, tells_missing=says_missing)
 
     async def _take_in(self, table: TableAt, commit_ts: Tso) -> None:
         """A table that was there before this replica began.

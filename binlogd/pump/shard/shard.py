@@ -44,7 +44,7 @@ from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
-_LATE_TOLD_MAX = 10
+_LATE_SHOWN_MAX = 10
 
 
 class ShardOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,7 +327,7 @@ class Shard:
             oldest_open_age_s=None if oldest is None else now_s - oldest.since_s,
             late_commits=self.filer.late_commits,
             late_open=self.filer.late_open,
-            first_late=self.filer.late[:_LATE_TOLD_MAX],
+            first_late=self.filer.late[:_LATE_SHOWN_MAX],
             index_rebuilds=self.filer.remade_count,
             index_damage=self.index.damage or "",
             segments=len(segments),

@@ -106,7 +106,7 @@ class Guard:
         )
         if is_right and scheme.lower() == "bearer":
             return None
-        return _told("" if is_direct else _NOT_BY_PROXY, request)
+        return _token_needed("" if is_direct else _NOT_BY_PROXY, request)
 
     def _is_by_name(self, request: web.Request) -> bool:
         """Whether it is asked for this node, and not for a site whose name leads here. With TLS the
@@ -181,7 +181,7 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers[hdrs.SERVER] = "binlogd"  # aiohttp would tell its version
 
 
-def _told(reason: str, request: web.Request) -> ActionRefusal:
+def _token_needed(reason: str, request: web.Request) -> ActionRefusal:
     """With the setting that is for binlogctl, where it would have let the request through."""
     peer = _peer(request)
     has_tried = hdrs.AUTHORIZATION in request.headers

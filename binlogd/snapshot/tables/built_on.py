@@ -196,13 +196,13 @@ def carry(
     is_same = [(each.id, each.name, each.arrow_type) for each in entry.columns] == [
         (each.id, each.name, str(arrow_column(each, base.types).type)) for each in columns
     ]
-    is_told = table.dumped is None and all(each.keys for each in entry.files if each.rows)
+    has_keys = table.dumped is None and all(each.keys for each in entry.files if each.rows)
     return BaseReuse(
         base.directory,
         entry.files,
         tuple(sources),
         is_same=is_same and table.dumped is None,
-        is_loose=handle.kind is HandleKind.HIDDEN and not is_told,
+        is_loose=handle.kind is HandleKind.HIDDEN and not has_keys,
         dumped=table.dumped,
     )
 

@@ -388,15 +388,15 @@ class _Walk:
                 self.rewritten[heir] = self.rewritten[table_id]
             if table_id in self._infos:
                 self._infos[heir] = replace(self._infos[table_id], id=heir)
-        untold = [self.reasons[each] for each in touched.table_ids if each in self.reasons]
+        taints = [self.reasons[each] for each in touched.table_ids if each in self.reasons]
         for table_id in touched.table_ids:
             if touched.reason:
                 self.reasons[table_id] = _Taint(commit_ts, touched.reason)
             else:
                 known = self.moved.get(table_id, ())
                 self.moved[table_id] = (*known, _Moved(commit_ts, job.start_ts))
-                if untold:
-                    self.reasons[table_id] = max(untold)
+                if taints:
+                    self.reasons[table_id] = max(taints)
 
 
 def _rewritten(before: Table, after: Table, job: Job) -> list[Rewritten]:

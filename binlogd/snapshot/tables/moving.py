@@ -186,8 +186,8 @@ class Moving:
         over = [each.schema_version for each in self.jobs if each.finished_ts <= job.began_ts]
         known = max(over, default=0)
         turn = turn_of(job, commit_ts, others, known)
-        is_told = known > 0 and turn.version == turn.sure_version
-        if is_told or self.seen is None:
+        is_certain = known > 0 and turn.version == turn.sure_version
+        if is_certain or self.seen is None:
             return turn
         return turn_of(job, commit_ts, others, max(self.seen(job.began_ts), known))
 

@@ -224,9 +224,9 @@ class _TakeOver:
                 groups = keys_in(self.directory, self.plan, file)
                 self._keep(file, [loose.keep_keys(each) for each in groups])
         files = self._files(has_keys=False)
-        untold = (each for each in self.task.files if each.keys is None)
+        keyless = (each for each in self.task.files if each.keys is None)
         for chunk in itertools.chain(
-            *(self._chunks(file, None, files.losses) for file in untold),
+            *(self._chunks(file, None, files.losses) for file in keyless),
             *(
                 dump_chunks(self.plan, self.columns, self.schema, dumped, files.losses)
                 for dumped in self.task.dump_files

@@ -199,7 +199,7 @@ def key_type(plan: TablePlan, columns: Iterable[ArrowColumn]) -> pa.DataType | N
     """How the row handles of a table are kept; None where a column of it is the handle."""
     if plan.handle.kind in (HandleKind.COMMON, HandleKind.PLACED):
         return pa.binary()
-    is_told = plan.handle.kind is HandleKind.INTEGER and any(
+    is_a_column = plan.handle.kind is HandleKind.INTEGER and any(
         each.column.id == plan.handle.column_ids[0] and each.type != pa.bool_() for each in columns
     )
-    return None if is_told else pa.int64()
+    return None if is_a_column else pa.int64()

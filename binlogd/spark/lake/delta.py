@@ -191,7 +191,7 @@ def _adding(files: LakeFiles, name: str) -> AddAction:
         for name, of in zip(held.schema.names, columns, strict=True)
         if name not in parts and all(each is not None and each.has_min_max for each in of)
     }
-    bounds = {name: ends for name, ends in found.items() if all(map(_is_told, ends))}
+    bounds = {name: ends for name, ends in found.items() if all(map(_is_bound, ends))}
     stats = {
         "numRecords": held.num_rows,
         "minValues": {name: low for name, (low, _) in bounds.items()},
@@ -224,7 +224,7 @@ def _partition(files: LakeFiles, opened: pq.ParquetFile) -> dict[str, str | None
     return {name: None if row[name] is None else str(row[name]) for name in names}
 
 
-def _is_told(bound: object) -> bool:
+def _is_bound(bound: object) -> bool:
     """A bound that a log can tell, and is no text of the length of a row."""
     if isinstance(bound, str):
         return len(bound) <= BOUND_CHARS_MAX

@@ -108,21 +108,21 @@ class PdClient:
 
     async def cluster_id(self, patience_s: float | None = None) -> int:
         """Told by the first member that answers, after `question_s` at most if nothing else is
-        said. Nobody may keep it who finds `is_untold` then."""
+        said. Nobody may keep it who finds `has_no_cluster` then."""
         await self.asked("GetMembers", lambda _: _nothing(), patience_s or self.limits.question_s)
-        if self._leader.is_untold:
+        if self._leader.has_no_cluster:
             await self._leader.look_again()
         assert self._leader.cluster_id is not None, "a way to the leader was found"
         return self._leader.cluster_id
 
     @property
-    def is_untold(self) -> bool:
+    def has_no_cluster(self) -> bool:
         """A binlogd stands in for PD that no TiDB has written to: its cluster id binds nobody."""
-        return self._leader.is_untold
+        return self._leader.has_no_cluster
 
     def expect(self, cluster_id: int) -> None:
         """Accepts a PD of this cluster alone."""
-        self._leader.cluster_id, self._leader.is_untold = cluster_id, False
+        self._leader.cluster_id, self._leader.has_no_cluster = cluster_id, False
 
     def header(self) -> pdpb.RequestHeader:
         """Of every request but GetMembers."""
@@ -236,8 +236,8 @@ class PdClient:
                 f" {self._leader.cluster_id}"
             )
         error = header.error
-        is_told = error.type in _NOTHING_THERE or error.message.startswith(_STORE_UNKNOWN)
-        if error.type != pdpb.ErrorType.OK and not is_told:
+        is_absent = error.type in _NOTHING_THERE or error.message.startswith(_STORE_UNKNOWN)
+        if error.type != pdpb.ErrorType.OK and not is_absent:
             kind = pdpb.ErrorType.try_value(error.type).name or error.type
             raise UpstreamUnavailable(f"PD {method}: {kind}: {error.message}")
 

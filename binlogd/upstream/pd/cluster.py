@@ -25,9 +25,9 @@ async def open_cluster(
     """The cluster of the data directory, which is PD's; from then on `client` accepts no other PD.
 
     A directory that knows its cluster is opened without PD too, so that a restart needs nobody.
-    Nobody knows it yet where a binlogd stands in for PD that no TiDB has written to: `ToldCluster`.
-    Raises ConfigError when PD is another cluster's than the directory or the configuration, and
-    UpstreamUnavailable when nobody says whose it is.
+    Nobody knows it yet where a binlogd stands in for PD that no TiDB has written to: see
+    `AwaitedCluster`. Raises ConfigError when PD is another cluster's than the directory or the
+    configuration, and UpstreamUnavailable when nobody says whose it is.
     """
     identity = await StoredClusterIdentity.open(store, configured)
     known = identity.cluster_id
@@ -39,7 +39,7 @@ async def open_cluster(
         log.warning("cluster_not_confirmed", cluster_id=known, cause=str(error))
         client.expect(known)
         return identity
-    if client.is_untold:
+    if client.has_no_cluster:
         if known is not None:
             client.expect(known)
         return identity
@@ -53,8 +53,8 @@ async def open_cluster(
     return identity
 
 
-class ToldCluster:
-    """Asks on where `open_cluster` was told nothing, until PD or a writer of ours says it."""
+class AwaitedCluster:
+    """Asks on where `open_cluster` was answered with none, until PD or a writer of ours says it."""
 
     def __init__(self, identity: StoredClusterIdentity, client: PdClient) -> None:
         self._identity, self._client = identity, client
@@ -71,7 +71,7 @@ class ToldCluster:
             await asyncio.sleep(self._client.limits.pause_s_max)
             with suppress(UpstreamUnavailable):  # the client shows that by itself
                 cluster_id = await self._client.cluster_id()
-                if not self._client.is_untold:
+                if not self._client.has_no_cluster:
                     await self._identity.adopt(cluster_id)
         self._client.expect(self._identity.cluster_id)
 

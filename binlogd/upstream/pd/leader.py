@@ -58,7 +58,7 @@ class Way:
     leader: str
     address: Address
     channel: PlainChannel
-    told_by: Address
+    named_by: Address
     metadata: dict[str, str] = field(default_factory=dict)
 
 
@@ -78,8 +78,8 @@ class Leader:
         """So are those that gave no answer when they were asked last: each costs `connect_s`."""
         self._finding = asyncio.Lock()
         self.cluster_id: int | None = None
-        self.is_untold = False
-        """Whether `cluster_id` may become another: `PdClient.is_untold`."""
+        self.has_no_cluster = False
+        """Whether `cluster_id` may become another: `PdClient.has_no_cluster`."""
         self.name = ""
         self.changes = 0
 
@@ -112,7 +112,7 @@ class Leader:
             self._drop(way.address)
             self._silent.add(way.address)
         if self._way is way:
-            self._way, self._doubted = None, way.told_by
+            self._way, self._doubted = None, way.named_by
 
     def close(self) -> None:
         """Lets go of all connections."""
@@ -157,9 +157,9 @@ class Leader:
     def _check_cluster(self, members: Members, address: Address) -> None:
         if not members.cluster_id:
             raise UpstreamUnavailable(f"{shown_address(address)}: tells no cluster id")
-        if self.cluster_id is None or self.is_untold:
-            self.cluster_id, self.is_untold = members.cluster_id, members.is_untold
-        elif not members.is_untold and members.cluster_id != self.cluster_id:
+        if self.cluster_id is None or self.has_no_cluster:
+            self.cluster_id, self.has_no_cluster = members.cluster_id, members.has_no_cluster
+        elif not members.has_no_cluster and members.cluster_id != self.cluster_id:
             raise UpstreamUnavailable(
                 f"{shown_address(address)}: belongs to cluster {members.cluster_id}, not to"
                 f" {self.cluster_id}, whose binlogs these are; see upstream.pd-urls"

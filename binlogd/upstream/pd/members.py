@@ -14,7 +14,7 @@ from binlogd.settings.quantities import host_and_port, shown_address
 from binlogd.wire.generated import metapb, pdpb
 
 Address = tuple[str, int]
-UNTOLD = "binlogd, which no TiDB has told its cluster id yet"
+NO_CLUSTER_YET = "binlogd, which no TiDB has told its cluster id yet"
 """The version of a member whose cluster id is a number that binds nobody: it stands in for PD."""
 STANDS_IN = metapb.StoreLabel(key="kept-by", value="binlogd")
 """Of the one store that a binlogd which stands in for PD names: a Drainer finds the history of DDL
@@ -25,14 +25,14 @@ class Members(msgspec.Struct, frozen=True):
     """`leader` is empty while one is elected."""
 
     cluster_id: int
-    """None that anybody may keep where `is_untold`."""
+    """None that anybody may keep where `has_no_cluster`."""
     leader: str
     leader_addresses: tuple[Address, ...]
     addresses: tuple[Address, ...]
     """Of all members, the leader's included."""
     trouble: str
     """Why it does not tell, if it says that."""
-    is_untold: bool = False
+    has_no_cluster: bool = False
 
 
 def members_of(response: pdpb.GetMembersResponse) -> Members:
@@ -43,7 +43,7 @@ def members_of(response: pdpb.GetMembersResponse) -> Members:
         leader_addresses=tuple(addresses_of(response.leader.client_urls)),
         addresses=tuple(addresses_of(url for each in response.members for url in each.client_urls)),
         trouble=response.header.error.message,
-        is_untold=response.leader.binary_version == UNTOLD,
+        has_no_cluster=response.leader.binary_version == NO_CLUSTER_YET,
     )
 
 

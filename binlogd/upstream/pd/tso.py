@@ -43,7 +43,7 @@ class PdTso:
         self._stream: Stream[bytes, bytes] | None = None
         self._way: Way | None = None
         self._last, self._observed = NO_TS, NO_TS
-        self._told_at = 0.0
+        self._answered_at_s = 0.0
         self._asked = self._slow = self._errors = self._went_back = 0
         self._trouble = ""
 
@@ -81,7 +81,7 @@ class PdTso:
         """How it stands."""
         return TsoStatus(
             last_ts=self._last,
-            age_s=asyncio.get_running_loop().time() - self._told_at if self._last else None,
+            age_s=asyncio.get_running_loop().time() - self._answered_at_s if self._last else None,
             requests=self._asked,
             slow=self._slow,
             errors=self._errors,
@@ -103,7 +103,7 @@ class PdTso:
                     each.set_exception(UpstreamUnavailable(str(error)))
             return
         self._trouble = ""
-        self._told_at = asyncio.get_running_loop().time()
+        self._answered_at_s = asyncio.get_running_loop().time()
         self._last = Tso(first + (len(waiters) - 1) * step)
         for number, each in enumerate(waiters):
             if not each.done():

@@ -155,7 +155,7 @@ class TidbTso:
     def __init__(self, servers: Several[TidbSql]) -> None:
         self._servers = servers
         self._last_ts = NO_TS
-        self._told_at_s = 0.0
+        self._answered_at_s = 0.0
         self._asked = self._errors = 0
         self._trouble = ""
 
@@ -169,14 +169,15 @@ class TidbTso:
             self._trouble = str(error)
             raise
         self._last_ts, self._trouble = ts, ""
-        self._told_at_s = asyncio.get_running_loop().time()
+        self._answered_at_s = asyncio.get_running_loop().time()
         return ts
 
     def statistics(self) -> TsoStatus:
         """How it stands."""
+        now_s = asyncio.get_running_loop().time()
         return TsoStatus(
             last_ts=self._last_ts,
-            age_s=asyncio.get_running_loop().time() - self._told_at_s if self._last_ts else None,
+            age_s=now_s - self._answered_at_s if self._last_ts else None,
             requests=self._asked,
             slow=0,
             errors=self._errors,

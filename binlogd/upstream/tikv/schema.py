@@ -51,7 +51,7 @@ class TikvJobs:
     ) -> None:
         self._client, self._tso = client, tso
         self.name, self.missing_s = "TiKV", (limits or HistoryLimits()).missing_at_url_s
-        self._has_told = False
+        self._has_warned = False
 
     async def jobs(
         self, known: JobIndex, wanted: int | None = None
@@ -67,8 +67,8 @@ class TikvJobs:
             meta_keys.hash_range(meta_keys.HISTORY), ts, only_keys=True
         ):
             ids += [_job_id(key) for key, _ in pairs]
-        if not ids and not self._has_told:
-            self._has_told = True
+        if not ids and not self._has_warned:
+            self._has_warned = True
             log.warning("ddl_history_empty", cause=_NO_JOBS)
         some: list[StoredJob] = []
         for keys in _unknown(ids, known):

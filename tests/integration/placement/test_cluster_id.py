@@ -44,12 +44,12 @@ async def test_a_question_makes_no_cluster_id(tmp_path: Path) -> None:
         async with client_of(address) as early, client_of(address) as knowing:
             said = stand_in.documents()["cluster"]["id"]
             assert await early.cluster_id() == said != 0, "Go takes no other"
-            assert early.is_untold
+            assert early.has_no_cluster
             knowing.expect(WRITERS)
             assert await PdTso(knowing).next() > NO_TS, "whoever knows the id is answered"
             assert identity.cluster_id is None, "nobody has written yet"
             assert await identity.adopt(WRITERS) == WRITERS
-            assert (await early.cluster_id(), early.is_untold) == (WRITERS, False)
+            assert (await early.cluster_id(), early.has_no_cluster) == (WRITERS, False)
             assert await PdTso(knowing).next() > NO_TS
         async with client_of(address) as wrong:
             wrong.expect(5)

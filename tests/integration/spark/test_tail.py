@@ -100,7 +100,7 @@ class Scene:
 
     def follow(self) -> Tso:
         """One round, and what is durable by then."""
-        assert self.follower.follow(self.log.follow(self.url, self.archived)).is_told
+        assert self.follower.follow(self.log.follow(self.url, self.archived)).is_published
         return self.log.resolved_ts
 
     def archive(self, segments: int = 0) -> None:
@@ -219,7 +219,7 @@ def test_nothing_is_told_whose_ddl_the_history_lacks(
     scene.history.write_bytes(b"[]")
     scene.archive()
     scene.grow(200)
-    assert not scene.follower.follow(scene.log.follow(scene.url)).is_told
+    assert not scene.follower.follow(scene.log.follow(scene.url)).is_published
     assert read_tail(ArchiveStore.open(scene.url)).parts == ()
     scene.history.write_bytes(told)
     scene.archive(1)
