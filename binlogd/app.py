@@ -57,7 +57,8 @@ from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.pump.reserve import room_in
-from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
+from binlogd.pump.rpc.cistern import CisternService
+from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
 from binlogd.serving.finder import RowIndexer
 from binlogd.serving.routes.application import application

@@ -122,9 +122,9 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_int64(data: bytes, pos: int) -> tuple[int, int]:
-    """`read_uvarint`, read as int64."""
+    """`read_uvarint`, read as int64. Hot: `signed` is not called."""
     value, end = read_uvarint(data, pos)
-    return signed(value), end
+    return value - (1 << 64) if value >> 63 else value, end
 
 
 def signed(value: int) -> int:

@@ -16,7 +16,7 @@ import pytest
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.errors import PumpUnavailable
 from binlogd.ports import NodeStatus
-from binlogd.pump.rpc.service import CisternService
+from binlogd.pump.rpc.cistern import CisternService
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.upstream.registry import DRAINER, PUMP

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from binlogd.pump.rpc.service import CisternService, PumpService
+from binlogd.pump.rpc.cistern import CisternService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.routes.application import application
 from binlogd.serving.routes.events import Hub, event
 from binlogd.serving.routes.guard import Guard

@@ -28,7 +28,8 @@ from binlogd.node.receiving import RemoteDrainers
 from binlogd.node.replication import FirstContact, Replication
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.pump.rpc.service import CisternService, PumpService
+from binlogd.pump.rpc.cistern import CisternService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import Action, NodeState
 from binlogd.relay.log import RelayWriter
 from binlogd.serving.server import Server

@@ -1,4 +1,4 @@
-"""The gRPC face of the Pump: WriteBinlog in batches, PullBinlogs in joined messages, Notify.
+"""The gRPC face of the Pump: WriteBinlog in batches, PullBinlogs in joined messages.
 
 Invariant. OK means durable: an answer leaves only after the writer's outcome for that very binlog.
 One road: a unary call is a batch of one, and whatever takes many calls at once uses the same
@@ -12,7 +12,7 @@ Source: tidb-binlog pump/server.go, and grpc-go's texts for what its server refu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -518,38 +518,3 @@ class PumpService:
                 await send_joined(stream, b"".join(chunks))
                 self._bytes_sent += size
                 chunks, size = [], 0
-
-
-class CisternService:
-    """`binlog.Cistern`: a Pump that starts tells us; the rest are the original's empty stubs."""
-
-    def __init__(self, on_notify: Callable[[], Awaitable[None]]) -> None:
-        """`on_notify` looks at the registry anew; the Pump hears of it when that fails."""
-        self._on_notify = on_notify
-
-    def __mapping__(self) -> dict[str, Handler]:
-        """The methods, for grpclib's server with a `BytesCodec`."""
-        return {
-            "/binlog.Cistern/Notify": Handler(self._notify, Cardinality.UNARY_UNARY, bytes, bytes),
-            "/binlog.Cistern/DumpDDLJobs": Handler(
-                self._answer_empty, Cardinality.UNARY_UNARY, bytes, bytes
-            ),
-            "/binlog.Cistern/DumpBinlog": Handler(
-                self._answer_nothing, Cardinality.UNARY_STREAM, bytes, bytes
-            ),
-        }
-
-    async def _notify(self, stream: BytesStream) -> None:
-        await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
-        try:
-            await self._on_notify()
-        except BinlogdError as error:
-            raise refusal(error) from error
-        await send_empty(stream)
-
-    async def _answer_empty(self, stream: BytesStream) -> None:
-        await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
-        await send_empty(stream)
-
-    async def _answer_nothing(self, stream: BytesStream) -> None:
-        await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)

@@ -16,7 +16,8 @@ from binlogd.client.registered_pumps import Horizon, RegisteredPumps
 from binlogd.errors import PromiseAhead, UpstreamUnavailable
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import NodeStatus, SourceState
-from binlogd.pump.rpc.service import CisternService, PumpService
+from binlogd.pump.rpc.cistern import CisternService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.settings.quantities import host_and_port, shown_address
 from binlogd.tso import NO_TS, Tso, compose

@@ -23,7 +23,8 @@ from binlogd.grpc.fastlane import FastLaneProtocol
 from binlogd.grpc.http2 import Http2Limits
 from binlogd.grpc.lane import CallSink
 from binlogd.grpc.prefix import prefixed
-from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
+from binlogd.pump.rpc.cistern import CisternService
+from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek

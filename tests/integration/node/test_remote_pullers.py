@@ -9,7 +9,8 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import BinlogdError
 from binlogd.ports import BinlogSource
-from binlogd.pump.rpc.service import CisternService, LateCommitFeed, PumpService
+from binlogd.pump.rpc.cistern import CisternService
+from binlogd.pump.rpc.service import LateCommitFeed, PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek

@@ -21,11 +21,8 @@ from structlog.testing import capture_logs
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import BinlogdError, ConfigError, CorruptRecord, RecordTooLarge, Refused
 from binlogd.grpc.channel import BytesCodec
-from binlogd.pump.rpc.service import (
-    CisternService,
-    PumpService,
-    ServiceLimits,
-)
+from binlogd.pump.rpc.cistern import CisternService
+from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.pump.state import NodeState
 from binlogd.serving.answers import LookUp, Question, Reply
 from binlogd.serving.routes.application import application

@@ -21,7 +21,8 @@ from binlogd.client.notify import notify
 from binlogd.client.pump_client import PumpClient, RemoteSource
 from binlogd.errors import ConfigError, PumpUnavailable, UpstreamUnavailable
 from binlogd.host.tls import ClientTls, ServerTls, TlsFiles
-from binlogd.pump.rpc.service import CisternService, PumpService
+from binlogd.pump.rpc.cistern import CisternService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.handshakes import HandshakeLimits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import NO_TS, Tso
