@@ -49,7 +49,7 @@ async def log_rate(directory: Path, groups: Sequence[Sequence[bytes]]) -> float:
     await value_log.begin()
     begin_s = time.perf_counter()
     for group in groups:
-        await value_log.append(group, [NO_TS] * len(group))
+        await value_log.append(group, NO_TS)
     took_s = time.perf_counter() - begin_s
     await value_log.close()
     disk.close()

@@ -88,7 +88,7 @@ def append() -> Iterator[Work]:
             raise AssertionError("a new log is empty")
         await log.begin()
         for group in groups:
-            await log.append(group, [NO_TS] * len(group))
+            await log.append(group, NO_TS)
         await log.close()
 
     yield Work(_on_a_loop(run), TXNS, "record")

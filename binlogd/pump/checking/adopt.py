@@ -274,7 +274,7 @@ class _Adoption:
             if records:
                 await value_log.append(
                     [record.payload for record in records],
-                    [record.entry.index_ts for record in records],
+                    max(record.entry.index_ts for record in records),
                 )
                 records.clear()
 

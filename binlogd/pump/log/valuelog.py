@@ -160,27 +160,16 @@ class ValueLog:
 
     # --- writing ---------------------------------------------------------------------------
 
-    async def append(
-        self, payloads: Sequence[bytes], index_ts: Sequence[Tso]
-    ) -> list[ValuePointer]:
-        """Writes records and returns where they stand once all of them are durable.
+    async def append(self, payloads: Sequence[bytes], max_ts: Tso) -> ValuePointer:
+        """Writes records and returns where the first one stands once all of them are durable: the
+        others follow it in the same segment, without gaps.
 
-        `index_ts` has one timestamp for each payload: start_ts of a prewrite, else commit_ts.
+        `max_ts` is the largest of their timestamps: start_ts of a prewrite, else commit_ts.
         Raises LogFailed or DiskFull; then none of the batch may be acknowledged, and all of it is
         cut away, so that the log has what its readers are told of. Should the process end before
         that, some of it may come to light at the next start. Raises CorruptRecord when, after an
         earlier failure, acknowledged bytes do not read back.
         """
-        at = await self.append_behind(payloads, max(index_ts, default=NO_TS))
-        pointers = []
-        for payload in payloads:
-            pointers.append(at)
-            at = ValuePointer(at.fid, at.offset + record.HEADER_BYTES + len(payload))
-        return pointers
-
-    async def append_behind(self, payloads: Sequence[bytes], max_ts: Tso) -> ValuePointer:
-        """`append` for who knows the largest of the timestamps and needs to hear only where the
-        first record stands: the others follow it in the same segment, without gaps."""
         try:
             current = await self._writable()
             fid, begin, flushed = next(reversed(self._segments)), current.size, 0

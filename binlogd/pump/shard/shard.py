@@ -365,7 +365,7 @@ class Shard:
         try:
             first = FIRST
             if records:
-                first = await self.log.append_behind(group.payloads, group.max_ts)
+                first = await self.log.append(group.payloads, group.max_ts)
         except Unavailable as error:
             log.warning("append_failed", shard=self.name, records=records, cause=str(error))
             self._measures.errors["write_binlog_batch"] += 1

@@ -23,6 +23,7 @@ from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import MAX_TS, NO_TS
 from tests.sim.disk import SimDisk, SimFile
+from tests.support.appending import appended
 from tests.support.pump_world import at, commit, eventually, prewrite
 
 
@@ -193,7 +194,7 @@ async def a_log(disk: SimDisk) -> ValueLog:
 async def test_a_footer_that_the_disk_cuts_short_is_no_damage(room: int) -> None:
     disk = SimDisk(random.Random(1))
     value_log = await a_log(disk)
-    await value_log.append(LARGE, [at(1)])
+    await appended(value_log, LARGE, [at(1)])
     disk.fail_writes_after = room
     with pytest.raises(DiskFull):
         await value_log.close()
@@ -205,7 +206,7 @@ async def test_a_footer_that_the_disk_cuts_short_is_no_damage(room: int) -> None
 async def test_a_footer_that_a_kill_cuts_short_is_no_damage(room: int) -> None:
     disk = SimDisk(random.Random(1))
     value_log = await a_log(disk)
-    await value_log.append(LARGE, [at(1)])
+    await appended(value_log, LARGE, [at(1)])
     disk.files[HOME / "000000.vlog"].content += record.footer(at(1))[:room]
     again = await a_log(disk.kill())
     await again.close()

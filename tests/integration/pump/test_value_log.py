@@ -20,6 +20,7 @@ from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek, prewrite_binlog
+from tests.support.appending import appended
 from tests.support.artefacts import ARTEFACTS
 from tests.support.pump_world import ROOMY, at, commit, posix_world, prewrite, pulled, written
 
@@ -65,7 +66,7 @@ async def write(value_log: ValueLog, timestamps: Sequence[int], size: int = 100)
     places = []
     for ts in timestamps:
         written = payload(ts, size)
-        ((fid, offset),) = await value_log.append([written], [Tso(ts)])
+        ((fid, offset),) = await appended(value_log, [written], [Tso(ts)])
         places.append(Place(fid, offset, len(written)))
     return places
 
@@ -104,7 +105,7 @@ async def test_a_go_pumps_segment_is_read_and_written_again_byte_for_byte(
     async with log_in(copy, disk) as (value_log, _):
         for begin in range(0, records, 100):
             batch = slice(begin, begin + 100)
-            await value_log.append([each for _, each in found][batch], index_ts[batch])
+            await appended(value_log, [each for _, each in found][batch], index_ts[batch])
     assert (copy / "000000.vlog").read_bytes() == original
 
 
@@ -247,7 +248,7 @@ async def test_a_torn_payload_may_hold_whole_records(tmp_path: Path, disk: Posix
         torn = value_log.end.offset
         inner = record.encode(payload(7, 30)) + record.encode(payload(8, 30))
         holder = prewrite_binlog(Tso(2), prewrite_value=b"before " + inner + b" and behind")
-        await value_log.append([holder], [Tso(2)])
+        await appended(value_log, [holder], [Tso(2)])
     path = tmp_path / "000000.vlog"
     whole = path.read_bytes()
     exactly = {whole.index(inner) + len(inner) // 2, whole.index(inner) + len(inner)}

@@ -14,6 +14,7 @@ from binlogd.log.pointer import FIRST, ValuePointer
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.tso import Tso
 from tests.sim.disk import SimDisk
+from tests.support.appending import appended
 
 HOME = Path("/pump/value")
 LIMITS = LogLimits(segment_bytes_max=4_000, flush_bytes_max=2_000)
@@ -80,7 +81,7 @@ class Life:
                 if is_large:
                     pointers = [await self._spooled(value_log, group[0])]
                 else:
-                    pointers = await value_log.append(group, [Tso(self.number)] * len(group))
+                    pointers = await appended(value_log, group, [Tso(self.number)] * len(group))
             except (LogFailed, DiskFull):
                 self.failed.update(group)
                 continue
@@ -139,8 +140,8 @@ async def test_what_a_killed_process_began_is_durable_before_the_next_builds_on_
     while was_killed:  # until the append ends by itself
         disk = SimDisk(random.Random(seed))
         value_log, _ = await opened(disk, FIRST, "")
-        await value_log.append([bytes(4_000)], [Tso(1)])
-        writing = asyncio.create_task(value_log.append([b"began"], [Tso(2)]))
+        await appended(value_log, [bytes(4_000)], [Tso(1)])
+        writing = asyncio.create_task(appended(value_log, [b"began"], [Tso(2)]))
         for _ in range(moment):
             await asyncio.sleep(0)
         was_killed = not writing.done()
@@ -148,7 +149,7 @@ async def test_what_a_killed_process_began_is_durable_before_the_next_builds_on_
         await asyncio.wait([writing])
         disk = disk.kill()
         value_log, _ = await opened(disk, FIRST, disk.boot_id())
-        await value_log.append([b"later"], [Tso(3)])
+        await appended(value_log, [b"later"], [Tso(3)])
         _, found = await opened(disk.crash(), value_log.end, disk.boot_id())
         assert b"later" in [payload for _, payload in found], f"killed after {moment} turns"
         moment += 1
@@ -178,11 +179,11 @@ async def test_a_disk_that_forgets_names_is_found_out() -> None:
 async def test_after_a_failed_sync_the_log_goes_on_in_a_new_segment() -> None:
     disk = SimDisk(random.Random(1))
     value_log, _ = await opened(disk, FIRST, "")
-    (first,) = await value_log.append([b"first"], [Tso(1)])
+    (first,) = await appended(value_log, [b"first"], [Tso(1)])
     disk.fail_syncs = 1
     with pytest.raises(LogFailed, match="Input/output error"):
-        await value_log.append([b"second"], [Tso(2)])
-    (third,) = await value_log.append([b"third"], [Tso(3)])
+        await appended(value_log, [b"second"], [Tso(2)])
+    (third,) = await appended(value_log, [b"third"], [Tso(3)])
     assert (first.fid, third.fid) == (0, 1)
     _, found = await opened(disk.crash(), value_log.end, disk.boot_id())
     assert [payload for _, payload in found] == [b"first", b"third"]
@@ -195,8 +196,8 @@ async def test_while_the_disk_is_full_every_write_is_refused() -> None:
     for _ in range(3):
         disk.fail_writes_after = 5
         with pytest.raises(DiskFull, match="available: 4096"):
-            await value_log.append([b"too much"], [Tso(1)])
-    await value_log.append([b"at last"], [Tso(2)])
+            await appended(value_log, [b"too much"], [Tso(1)])
+    await appended(value_log, [b"at last"], [Tso(2)])
     _, found = await opened(disk.kill(), value_log.end, disk.boot_id())
     assert [payload for _, payload in found] == [b"at last"]
 
@@ -204,13 +205,13 @@ async def test_while_the_disk_is_full_every_write_is_refused() -> None:
 async def test_acknowledged_bytes_that_the_kernel_lost_stop_the_log() -> None:
     disk = SimDisk(random.Random(1))
     value_log, _ = await opened(disk, FIRST, "")
-    await value_log.append([b"first"], [Tso(1)])
+    await appended(value_log, [b"first"], [Tso(1)])
     disk.fail_syncs = 1
     with pytest.raises(LogFailed):
-        await value_log.append([b"second"], [Tso(2)])
+        await appended(value_log, [b"second"], [Tso(2)])
     disk.files[HOME / "000000.vlog"].content[18] ^= 1
     with pytest.raises(CorruptRecord, match="offset 0"):
-        await value_log.append([b"third"], [Tso(3)])
+        await appended(value_log, [b"third"], [Tso(3)])
 
 
 @pytest.mark.parametrize("is_poisoned", [False, True], ids=["rotates", "is repaired"])
@@ -228,13 +229,13 @@ async def test_a_log_that_is_given_up_at_any_moment_and_closed_reads_again(
         await value_log.begin()
         size = 5_700 if is_poisoned else 7_000
         kept = [bytes([number]) * size for number in range(9)]
-        await value_log.append(kept, [Tso(1)] * 9)  # the next one rotates
+        await appended(value_log, kept, [Tso(1)] * 9)  # the next one rotates
         if is_poisoned:
             disk.fail_syncs = 1
             with pytest.raises(LogFailed):
-                await value_log.append([b"failed"], [Tso(2)])
+                await appended(value_log, [b"failed"], [Tso(2)])
         writing = asyncio.get_running_loop().create_task(
-            value_log.append([b"more" * 200] * 4, [Tso(2)] * 4)
+            appended(value_log, [b"more" * 200] * 4, [Tso(2)] * 4)
         )
         for _ in range(moment):
             await asyncio.sleep(0)
