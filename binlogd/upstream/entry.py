@@ -50,7 +50,7 @@ def entry_json(node: NodeStatus) -> bytes:
 
 
 def node_of(kind: str, value: bytes) -> NodeStatus:
-    """The node of an found. Raises BadEntry."""
+    """The node of an entry. Raises BadEntry."""
     try:
         found = msgspec.json.decode(value, type=NodeEntry)
     except (msgspec.MsgspecError, ValueError) as error:
