@@ -120,20 +120,20 @@ class ShardSource:
         binlogs = []
         for each in kept:
             prewrite = fetched.get((each.commit_ts, each.start_ts))
+            payload: Payload = each.payload
             if each.is_fake:
-                if each.commit_ts not in real:
-                    binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, each.payload))
+                if each.commit_ts in real:
+                    continue
             elif each.prewrite is not None:
                 payload = peek.join(each.prewrite, each.payload)
-                binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
             elif prewrite is not None:
                 payload = self._whole(each.start_ts, each.commit_ts, each.payload, prewrite)
-                binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
             elif each.place is not None:
-                joined = await self._joined(each.place, each.payload, held)
-                binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, joined))
+                payload = await self._joined(each.place, each.payload, held)
             else:
                 self._orphan(each.start_ts, each.commit_ts, None)
+                continue
+            binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
         return Pulled(binlogs, reached, next_bytes)
 
     async def _locate(self, lost: Sequence[Kept]) -> None:
