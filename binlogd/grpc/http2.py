@@ -179,7 +179,7 @@ class GrpcHalf(GrpcServer):
         return _Calls(_Methods(self._mapping), self._codec, None, self.__dispatch__)
 
 
-_OPEN_TO_ALL = ("/binlog.Pump/WriteBinlog", "/grpc.health.v1.Health/")
+_OPEN_TO_ALL = ("/binlog.Pump/WriteBinlog", "/binlogd.BatchWriter/", "/grpc.health.v1.Health/")
 """Who writes learns nothing; all else shows rows and schemas, or changes the registry."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from grpclib.client import Stream
 
 from binlogd.errors import MalformedBinlog
-from binlogd.grpc.prefix import MessageCutter
+from binlogd.grpc.prefix import MessageCutter, prefixed
 
 
 class Inbox:
@@ -66,3 +66,8 @@ class Inbox:
         if self._unacked:
             self._ack(self.unacked_size())
         return arrived
+
+
+async def send(stream: Stream[bytes, bytes], message: bytes) -> None:
+    """One message of a request; grpclib would wrap each once more."""
+    await stream._stream.send_data(prefixed(message))  # noqa: SLF001 # see above

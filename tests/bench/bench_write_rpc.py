@@ -1,4 +1,4 @@
-"""Writing over loopback: what a call costs, through grpclib, and through the fast lane.
+"""Writing over loopback: what a call costs, through grpclib, through the fast lane, in batches.
 
 Each slot writes a prewrite and then its commit; 4 shards, fdatasync on, everything behind it (peek,
 log, index, watermark). The client is a second process that writes frames by hand, with the header
@@ -35,7 +35,7 @@ from binlogd.app import GIL_SWITCH_S
 from binlogd.cli import let_young_objects_gather
 from binlogd.grpc import frames
 from binlogd.grpc.channel import BytesCodec
-from binlogd.grpc.prefix import prefixed
+from binlogd.grpc.prefix import MessageCutter, prefixed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions
@@ -44,12 +44,14 @@ from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
+from binlogd.wire import batch as batch_wire
 from binlogd.wire import codec, peek
 from tests.bench.port_load import CLUSTER, behind_port
 
 SECONDS = 1.0
 WARM_UP_SECONDS = 0.5
 ROUNDS = 2
+BATCH = 128
 GO_PUMP_US = {200: 32.5, 1024: 39.0}
 """CPU of the Go Pump for a binlog of a prewrite and commit pair, 64 in flight, such a machine."""
 
@@ -61,8 +63,10 @@ class Case:
     name: str
     server: str = "fast"
     connections: int = 1
-    in_flight: int = 64
+    in_flight: int = 64  # calls, or binlogs in batches
     size: int = 200  # of a prewrite
+    is_batched: bool = False
+    batch: int = BATCH
 
 
 CASES = [
@@ -77,6 +81,10 @@ CASES = [
     Case("unary_1k_c4", connections=4, size=1024),
     Case("unary_1k_c16", connections=16, size=1024),
     Case("unary_1k_c4_256", connections=4, in_flight=256, size=1024),
+    Case("batched", in_flight=512, is_batched=True),
+    Case("batched_c4", connections=4, in_flight=2048, is_batched=True),
+    Case("batched_c16", connections=16, in_flight=8192, is_batched=True),
+    Case("batched_1k", in_flight=512, size=1024, is_batched=True),
 ]
 
 
@@ -237,7 +245,7 @@ class _Load:
         self.failed = 0
         self.is_sending = True
         self.ts = int(compose(1_700_000_000_000))
-        self.blocks = _blocks("/binlog.Pump/WriteBinlog", _BLOCKS)
+        self.blocks = _blocks("/binlog.Pump/WriteBinlog", 0 if case.is_batched else _BLOCKS)
         self.value = random.Random(1).randbytes(case.size - 40)
 
     def prewrite(self) -> tuple[bytes, int]:
@@ -255,7 +263,7 @@ class _Load:
 
 
 class _Connection(asyncio.Protocol):
-    """Keeps calls in flight; an answer to a slot's prewrite is followed by its commit."""
+    """Frames in, frames out; a subclass knows what they are about."""
 
     def __init__(self, load: _Load, slots: int) -> None:
         self.load = load
@@ -266,6 +274,16 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.write(_GREETING + self.begin())
+
+    def begin(self) -> bytes:
+        raise NotImplementedError
+
+    def frame(self, kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        raise NotImplementedError
+
+    @property
+    def open(self) -> int:
+        raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
         data = self._buffer + data
@@ -292,6 +310,10 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self.load.failed += self.open
         self.is_over.set()
+
+
+class _Unary(_Connection):
+    """Keeps calls in flight; an answer to a slot's prewrite is followed by its commit."""
 
     def begin(self) -> bytes:
         self._number = 0
@@ -330,12 +352,61 @@ class _Connection(asyncio.Protocol):
         return b""
 
 
+class _Batches(_Connection):
+    """Keeps batches in flight on one stream; prewrites are followed by their commits."""
+
+    def begin(self) -> bytes:
+        self._number = 0
+        self._cutter = MessageCutter(1 << 20)
+        self._batches: dict[int, tuple[float, list[int]]] = {}
+        return frames.frame(
+            frames.HEADERS, frames.END_HEADERS, 1, _blocks(batch_wire.WRITE_BATCH, 0)[0]
+        ) + b"".join(self._batch([]) for _ in range(max(1, self.slots // self.load.case.batch)))
+
+    @property
+    def open(self) -> int:
+        return len(self._batches)
+
+    def _batch(self, starts: list[int]) -> bytes:
+        load, payloads = self.load, []
+        if starts:
+            payloads, starts = [load.commit(start_ts) for start_ts in starts], []
+        else:
+            for _ in range(load.case.batch):
+                payload, start_ts = load.prewrite()
+                payloads.append(payload)
+                starts.append(start_ts)
+        self._number += 1
+        self._batches[self._number] = (perf_counter(), starts)
+        message = prefixed(
+            batch_wire.encode_batch(batch_wire.Batch(self._number, CLUSTER, payloads))
+        )
+        return b"".join(
+            frames.frame(frames.DATA, 0, 1, message[at : at + 16_384])
+            for at in range(0, len(message), 16_384)
+        )
+
+    def frame(self, kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        out = []
+        if kind == frames.DATA:
+            out.append(frames.window_update(1, len(body)))
+            for message in self._cutter.feed(body):
+                answer = batch_wire.decode_answer(message)
+                begin, starts = self._batches.pop(answer.number)
+                self.load.failed += len(answer.refusals)
+                self.load.took.append((perf_counter() - begin, self.load.case.batch))
+                if self.load.is_sending:
+                    out.append(self._batch(starts))
+        return b"".join(out)
+
+
 async def _client(port: int, case: Case) -> None:
     loop = asyncio.get_running_loop()
     load = _Load(case)
+    kind = _Batches if case.is_batched else _Unary
     connections: list[_Connection] = []
     for _ in range(case.connections):
-        connection = _Connection(load, max(1, case.in_flight // case.connections))
+        connection: _Connection = kind(load, max(1, case.in_flight // case.connections))
         connections.append(connection)
         await loop.create_connection(lambda made=connection: made, "127.0.0.1", port)  # type: ignore[misc]
     await asyncio.sleep(WARM_UP_SECONDS)

@@ -49,6 +49,7 @@ from binlogd.merge.stream import MergeLimits, merged
 from binlogd.ports import BinlogSource, ClusterIdentity
 from binlogd.pump.budget import Budget
 from binlogd.pump.log.spool import Spool
+from binlogd.pump.rpc.batches import BatchService
 from binlogd.pump.rpc.large import SLOWER, SPOOLED_BYTES_HELD, large_write, received, spooled
 from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
 from binlogd.pump.rpc.refusals import missed, refusal
@@ -145,6 +146,15 @@ class PumpService:
         self._binlogs_sent = self._bytes_sent = 0
         self._write_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
         self._pull_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
+        self._batches = BatchService(
+            write=self.write_payloads,
+            take=self._take_room,
+            add=self._room.add,
+            give=self._room.give,
+            until_closing=self._until_closing,
+            message_bytes_max=self._limits.message_bytes_max,
+            arrival_s=self._limits.arrival_s,
+        )
         self._complaints = Seldom()
 
     def __mapping__(self) -> dict[str, Handler]:
@@ -156,6 +166,7 @@ class PumpService:
             "/binlog.Pump/PullBinlogs": Handler(
                 self._pull_binlogs, Cardinality.UNARY_STREAM, bytes, bytes
             ),
+            **self._batches.__mapping__(),
         }
 
     def sinks(self) -> dict[bytes, CallSink]:
@@ -187,6 +198,17 @@ class PumpService:
             except MalformedBinlog as error:
                 requests.append(unreadable(error))
         return await self._taken(requests, sizes)
+
+    async def write_payloads(
+        self, cluster_id: int, payloads: Sequence[bytes]
+    ) -> Sequence[GRPCError | None]:
+        """Takes serialised binlogs of one cluster; one outcome for each, None is OK."""
+        sizes = list(map(len, payloads))
+        with self._under_way(len(payloads)):
+            if cluster_id == self._cluster.cluster_id:
+                return await self._all_taken(payloads, sizes)
+            requests = [codec.WriteRequest(cluster_id, payload) for payload in payloads]
+            return await self._taken(requests, sizes)
 
     async def close(self) -> None:
         """Ends every stream with OK, and waits for them and for the writes in flight.
@@ -359,36 +381,40 @@ class PumpService:
         finally:
             self._room.give(size_bytes)
 
+    async def _all_taken(
+        self, payloads: Sequence[bytes], sizes: Sequence[int]
+    ) -> Sequence[GRPCError | None]:
+        """`_taken` for payloads that are for this Pump, all of them."""
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
+        outcomes = await self._written(payloads)
+        self._account(sizes, outcomes, clock() - begin_s)
+        return [None if outcome is None else refusal(outcome) for outcome in outcomes]
+
     async def _taken(
         self, requests: Sequence[codec.WriteRequest | GRPCError], sizes: Sequence[int]
     ) -> Sequence[GRPCError | None]:
-        """Writes those that this Pump may take; one outcome for each, None is OK."""
-        payloads: list[bytes] = []
-        refused: dict[int, BinlogdError | GRPCError] = {}
-        for place, request in enumerate(requests):
-            try:
-                if isinstance(request, GRPCError):
-                    raise request
-                payloads.append(await self._admitted(request))
-            except (BinlogdError, GRPCError) as error:
-                refused[place] = error
-        return await self._all_taken(payloads, sizes, refused)
-
-    async def _all_taken(
-        self,
-        payloads: Sequence[bytes],
-        sizes: Sequence[int],
-        refused: Mapping[int, BinlogdError | GRPCError] | None = None,
-    ) -> Sequence[GRPCError | None]:
-        """Writes payloads that are for this Pump. Of what is refused already, `refused` has the
-        errors by their places among all, which `sizes` are of, in ascending order."""
         clock = asyncio.get_running_loop().time
         begin_s = clock()
-        outcomes: Sequence[BinlogdError | GRPCError | None] = await self._written(payloads)
-        if refused:
-            outcomes = list(outcomes)
-            for place, error in refused.items():
-                outcomes.insert(place, error)
+        outcomes: list[BinlogdError | GRPCError | None] = [None] * len(requests)
+        places, payloads = [], []
+        own = self._cluster.cluster_id
+        for place, request in enumerate(requests):
+            if isinstance(request, GRPCError):
+                outcomes[place] = request
+                continue
+            if request.cluster_id == own:
+                payloads.append(request.payload)
+                places.append(place)
+                continue
+            try:
+                payloads.append(await self._admitted(request))
+                places.append(place)
+            except BinlogdError as error:
+                outcomes[place] = error
+        if payloads:
+            for place, outcome in zip(places, await self._written(payloads), strict=True):
+                outcomes[place] = outcome
         self._account(sizes, outcomes, clock() - begin_s)
         return [None if outcome is None else refusal(outcome) for outcome in outcomes]
 
@@ -405,7 +431,7 @@ class PumpService:
 
     async def _written(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
         try:
-            return await self._pump.write(payloads) if payloads else ()
+            return await self._pump.write(payloads)
         except BinlogdError as error:
             return [error] * len(payloads)
 

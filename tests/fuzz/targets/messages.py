@@ -9,7 +9,7 @@ from binlogd.errors import MalformedBinlog
 from binlogd.grpc.compression import Inflater, NotGzip, deflated
 from binlogd.grpc.prefix import MessageCutter, prefixed
 from binlogd.tso import Tso
-from binlogd.wire import codec
+from binlogd.wire import batch, codec
 from binlogd.wire.generated import binlog as pb
 from binlogd.wire.requests import own_payloads
 
@@ -22,6 +22,8 @@ def seeds() -> list[bytes]:
         prefixed(request) * 2,
         codec.encode_pull_request(7, Tso(1 << 60)),
         b"".join(codec.pull_answer_parts(CommittedBinlog(Tso(5), Tso(6), b"payload"))),
+        batch.encode_batch(batch.Batch(1, 7, [b"one", b"two", b""])),
+        batch.encode_answer(batch.BatchAnswer(1, [batch.Refusal(1, 3, "why")])),
         b"".join(deflated([request, request])),
     ]
 
@@ -47,7 +49,21 @@ def run(data: bytes) -> None:
             decode(data)
         except MalformedBinlog:
             continue
+    _batches(data)
     _stream(data)
+
+
+def _batches(data: bytes) -> None:
+    try:
+        found = batch.decode_batch(data)
+        assert batch.decode_batch(batch.encode_batch(found)) == found
+    except MalformedBinlog:
+        pass
+    try:
+        answer = batch.decode_answer(data)
+        assert batch.decode_answer(batch.encode_answer(answer)) == answer
+    except MalformedBinlog:
+        pass
 
 
 def _stream(data: bytes) -> None:

@@ -25,7 +25,6 @@ from binlogd.pump.pump import PumpOptions
 from binlogd.pump.rpc.service import PumpService
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.codec import encode_write_request
 from binlogd.wire.fields import uvarint
 from tests.support.memory_pump import Cluster
 from tests.support.pump_world import (
@@ -257,8 +256,7 @@ async def test_histograms_have_the_buckets_of_the_original(world: World) -> None
     """Else quantiles of its dashboards jump on the day of the change."""
     async with world.pump() as pump:
         service = PumpService(pump, Cluster(7))
-        messages = [encode_write_request(7, each) for each in (prewrite(1), commit(1, 2))]
-        await service.write_binlogs(messages)
+        await service.write_payloads(7, [prewrite(1), commit(1, 2)])
         out = Exposition()
         say_service(out, service.statistics())
         say_pump(out, pump.statistics())

@@ -290,11 +290,10 @@ async def test_a_write_that_takes_a_second_is_told() -> None:
             await asyncio.sleep(1.01)
             return await super().write(payloads)
 
-    message = codec.encode_write_request(CLUSTER, prewrite(1))
     with capture_logs() as logged:
-        await PumpService(Slow(), Cluster(CLUSTER)).write_binlogs([message])
+        await PumpService(Slow(), Cluster(CLUSTER)).write_payloads(CLUSTER, [prewrite(1)])
     (slow,) = logged
-    assert (slow["event"], slow["size_bytes"]) == ("write_was_slow", len(message))
+    assert (slow["event"], slow["size_bytes"]) == ("write_was_slow", len(prewrite(1)))
     assert slow["took_s"] >= 1.0
 
 
