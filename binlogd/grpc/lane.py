@@ -31,18 +31,25 @@ _BATCHES_MAX = 16  # of one method, under way at once
 Outcomes = Sequence[GRPCError | None]
 """One for each message; None is OK with an empty answer."""
 
+Answered = Callable[[Outcomes], None]
+"""Told once what became of a batch. It raises nothing."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallSink:
     """The batch-shaped side of a method.
 
-    `write` returns one outcome for each message and waits for nothing that the same connections
-    must bring. A message above `message_bytes_max` bytes, or above what there is `room` for, is not
-    for it: the method by itself has the words, or the patience. `take` hears of bytes that have
-    come or are announced and of how many messages became whole, `give` of what was answered. Who
-    takes more than `patience_s` seconds for what it has announced is for the method by itself, too.
+    `write_now` tells the outcomes in the turn of the loop in which they are known: what waits for a
+    future hears of them a turn later. It says False where something has to be waited for first,
+    and has done nothing then: that is for `write`. Neither waits for anything that the same
+    connections must bring. A message above `message_bytes_max` bytes, or above what there is `room`
+    for, is not for it: the method by itself has the words, or the patience. `take` hears of bytes
+    that have come or are announced and of how many messages became whole, `give` of what was
+    answered. Who takes more than `patience_s` seconds for what it has announced is for the method
+    by itself, too.
     """
 
+    write_now: Callable[[Sequence[bytes], Answered], bool]
     write: Callable[[Sequence[bytes]], Awaitable[Outcomes]]
     room: Callable[[], int]
     take: Callable[[int, int], None]
@@ -82,7 +89,7 @@ class Method:
         most = min(message_bytes_max, sink.message_bytes_max)
         self.inlet = Inlet(MESSAGE_PREFIX_BYTES + most)
         self._under_way = 0
-        self._is_gathering = False  # the last one begun takes what comes until its first step
+        self._is_gathering = False  # the last one begun takes what comes until it is served
         self._tasks: set[asyncio.Task[None]] = set()
 
     def arrived(self) -> None:
@@ -102,35 +109,46 @@ class Method:
 
     def _begin(self, gathered: Gathered | None) -> None:
         self._under_way += 1
-        # Owned by the set: a protocol's callbacks have no task whose group could own it.
-        self._tasks.add(asyncio.get_running_loop().create_task(self._serve_all(gathered)))
+        asyncio.get_running_loop().call_soon(self._serve, gathered)
 
-    async def _serve_all(self, gathered: Gathered | None) -> None:
-        """Without `gathered`, all that has come by its first step, which is a turn after it was
-        made. It lets go of itself: a callback at its end would be one more turn for each call."""
+    def _serve(self, gathered: Gathered | None) -> None:
+        """Without `gathered`, all that has come by now, a turn after the first of it."""
+        if gathered is None:
+            self._is_gathering = False
+            gathered = self.inlet.drain()
         try:
-            if gathered is None:
-                self._is_gathering = False
-                gathered = self.inlet.drain()
-            while gathered.calls:  # ends when nothing has gathered meanwhile
-                await self._serve(gathered)
-                gathered = self.inlet.drain()
-        except Exception as error:  # noqa: BLE001 - who waits for an answer is told by its deadline
-            unforeseen("the fast lane", error)
-        finally:
-            self._under_way -= 1
-            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            is_taken = self.sink.write_now(gathered.messages, partial(self._answered, gathered))
+        except Exception:
+            log.exception("sink_failed", messages=len(gathered.messages))
+            self._answered(gathered, _broken(gathered))
+            return
+        if not is_taken:
+            task = asyncio.get_running_loop().create_task(self._serve_later(gathered))
+            self._tasks.add(task)  # a protocol's callbacks have no task whose group could own it
+            task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, gathered: Gathered) -> None:
-        calls, messages = gathered.calls, gathered.messages
+    async def _serve_later(self, gathered: Gathered) -> None:
         outcomes: Outcomes
         try:
-            outcomes = await self.sink.write(messages)
-        except Exception:  # grpclib answers for a handler that breaks, in the same words
-            log.exception("sink_failed", messages=len(messages))
-            outcomes = [GRPCError(Status.UNKNOWN, "Internal Server Error")] * len(messages)
-        finally:
-            self.sink.give(gathered.size, len(messages))
+            outcomes = await self.sink.write(gathered.messages)
+        except Exception:
+            log.exception("sink_failed", messages=len(gathered.messages))
+            outcomes = _broken(gathered)
+        self._answered(gathered, outcomes)
+
+    def _answered(self, gathered: Gathered, outcomes: Outcomes) -> None:
+        """Answers, and begins what has gathered meanwhile."""
+        try:
+            self.sink.give(gathered.size, len(gathered.messages))
+            self._tell(gathered.calls, outcomes)
+        except Exception as error:  # noqa: BLE001 - who waits for an answer is told by its deadline
+            unforeseen("the fast lane", error)
+        self._under_way -= 1
+        if self.inlet.calls and not self._is_gathering:
+            self._is_gathering = True
+            self._begin(None)
+
+    def _tell(self, calls: list[Call], outcomes: Outcomes) -> None:
         failed: list[tuple[Call, GRPCError]] = []
         if any(outcomes):
             pairs = list(zip(calls, outcomes, strict=True))
@@ -149,6 +167,11 @@ class Method:
         except Exception as error:  # noqa: BLE001 - the other connections wait for theirs
             unforeseen("an answer of the fast lane", error)
             cast(Caller, owner).abort()
+
+
+def _broken(gathered: Gathered) -> Outcomes:
+    """As grpclib answers for a handler that breaks, in the same words."""
+    return [GRPCError(Status.UNKNOWN, "Internal Server Error")] * len(gathered.messages)
 
 
 class FastLane:

@@ -10,7 +10,7 @@ Source: tidb-binlog pump/server.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from binlogd.pump.budget import Budget
 from binlogd.pump.caretaker import Caretaker, CaretakerStatistics
 from binlogd.pump.kept_routing import routing_of
 from binlogd.pump.late_commits import LateCommits, LateWatch
-from binlogd.pump.log.entry import Item
+from binlogd.pump.log.entry import ITEM_BYTES, Item
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.route import Router, Routing, Share
@@ -282,13 +282,23 @@ class Pump:
         Empty payloads and those without timestamps are probes, and only tell whether writing is
         possible. An error in one binlog does not touch the others.
         """
-        self._look_ahead()
-        admitted = self._admission.admit(payloads)
-        self._refused += admitted.refused
+        admitted = self._admitted(payloads)
         if admitted.items:
-            self._accepted += len(admitted.items)
             await self._write(admitted)
         return admitted.outcomes
+
+    def write_now(
+        self, payloads: Sequence[bytes], ended: Callable[[Sequence[BinlogdError | None]], None]
+    ) -> bool:
+        """`write` that tells `ended` what it would return, in the turn of the loop in which that is
+        known. False if there is no room: nothing was done."""
+        if not self._budget.has_room(sum(map(len, payloads)) + ITEM_BYTES * len(payloads)):
+            return False
+        admitted = self._admitted(payloads)
+        self._tso.observe(admitted.newest_ts)
+        self._budget.add(admitted.bytes_held)
+        self._put(admitted, partial(ended, admitted.outcomes))
+        return True
 
     @property
     def max_commit_ts(self) -> Tso:
@@ -436,6 +446,13 @@ class Pump:
             self._tso.observe(newest)
         self.caretaker.tell_space()
 
+    def _admitted(self, payloads: Sequence[bytes]) -> Admitted:
+        self._look_ahead()
+        admitted = self._admission.admit(payloads)
+        self._refused += admitted.refused
+        self._accepted += len(admitted.items)
+        return admitted
+
     def _look_ahead(self) -> None:
         """How far ahead of all clocks a timestamp may be now."""
         newest_ms = max(self._clock.wall_ms(), physical_ms(self._router.high))
@@ -445,25 +462,47 @@ class Pump:
         """Writes what was taken, and completes the outcomes."""
         self._tso.observe(admitted.newest_ts)
         await self._budget.take(admitted.bytes_held)
-        shares, ended = self._router.split(admitted.items), dict[int, BinlogdError | None]()
         is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def settled(number: int, share: Share, error: BinlogdError | None) -> None:
-            self._budget.give(share.bytes_held)  # whoever still waits
-            ended[number] = error
-            if len(ended) == len(shares) and not is_over.done():
+        def ended() -> None:
+            if not is_over.done():
                 is_over.set_result(None)
 
+        self._put(admitted, ended)
+        await is_over  # who gives up leaves it in the queue
+
+    def _put(self, admitted: Admitted, ended: Callable[[], None]) -> None:
+        """Queues what has its room; `ended` is told when the outcomes are complete."""
+        shares = self._router.split(admitted.items)
+        left = len(shares)
+
+        def settled(share: Share, error: BinlogdError | None) -> None:
+            nonlocal left
+            self._budget.give(share.bytes_held)  # whoever still waits
+            if error is not None:
+                for at in share.positions:
+                    admitted.outcomes[admitted.positions[at]] = error
+            left -= 1
+            if not left:
+                ended()
+                if not self._tell_after_s:  # not before: nobody gets a commit that is not synced
+                    self._tell_soon()
+
         for number, share in shares.items():
-            self._shards[number].put(share.items, partial(settled, number, share))
-        if self._router.is_any_behind and not self._is_telling:
+            self._shards[number].put(share.items, partial(settled, share))
+        if not shares:
+            ended()
+        if self._tell_after_s:
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if not self._router.is_any_behind or self._is_telling:
+            return
+        if self._budget.size or self._tell_after_s:  # others are on their way: once for all
             self._is_telling = True
             asyncio.get_running_loop().call_later(self._tell_after_s, self._tell)
-        await is_over  # who gives up leaves it in the queue
-        for number, error in ended.items():
-            if error is not None:
-                for at in shares[number].positions:
-                    admitted.outcomes[admitted.positions[at]] = error
+        else:
+            self._tell()
 
     def _tell(self) -> None:
         """Shows the newest commit to the shards that were not written to: one witness for many

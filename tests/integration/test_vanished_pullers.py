@@ -47,6 +47,9 @@ class Silent:
     async def write(self, payloads: object) -> list[None]:
         return []
 
+    def write_now(self, *_: object) -> bool:
+        return False
+
     def watch_late(self) -> LateCommitFeed:
         return MemoryPump()
 

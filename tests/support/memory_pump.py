@@ -33,6 +33,9 @@ class MemoryPump:
     def sources(self) -> Sequence[BinlogSource]:
         return [self.source]
 
+    def write_now(self, *_: object) -> bool:
+        return False
+
     def watch_late(self) -> MemoryPump:
         return self
 

@@ -80,6 +80,7 @@ class ValueLog:
 
     def __init__(self, directory: Path, disk: Disk, limits: LogLimits) -> None:
         self.measures = Measures()
+        self._clock = asyncio.get_running_loop().time
         self._directory = directory
         self._disk = disk
         self._limits = limits
@@ -466,10 +467,9 @@ class ValueLog:
         return CorruptRecord(self.path(fid), end.offset, f"{end.reason}; {where}")
 
     async def _flush(self, current: AppendFile, parts: list[bytes]) -> None:
-        clock = asyncio.get_running_loop().time
-        begin_s = clock()
+        begin_s = self._clock()
         await current.append(parts, sync=True)
-        self.measures.seconds["to_disk"].observe(clock() - begin_s)
+        self.measures.seconds["to_disk"].observe(self._clock() - begin_s)
         self.measures.seconds["fsync"].observe(current.last_sync_s)
 
     async def _writable(self) -> AppendFile:
@@ -484,11 +484,10 @@ class ValueLog:
         return self._current
 
     async def _rotate(self, full: AppendFile) -> None:
-        clock = asyncio.get_running_loop().time
-        begin_s = clock()
+        begin_s = self._clock()
         await self._seal_off(full)
         await self._create(FileId(max(self._segments) + 1))
-        self.measures.seconds["rotate"].observe(clock() - begin_s)
+        self.measures.seconds["rotate"].observe(self._clock() - begin_s)
 
     async def _seal_off(self, full: AppendFile) -> None:
         self._is_poisoned = True  # a footer that half got there must be cut away

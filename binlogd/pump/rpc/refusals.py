@@ -35,3 +35,10 @@ def refusal(error: BinlogdError | GRPCError) -> GRPCError:
     if isinstance(error, RecordTooLarge):
         return GRPCError(Status.RESOURCE_EXHAUSTED, f"grpc: {error}")
     return GRPCError(Status.UNKNOWN, str(error))
+
+
+def refusals(
+    outcomes: Sequence[BinlogdError | GRPCError | None],
+) -> Sequence[GRPCError | None]:
+    """`refusal` of each that is one; None is OK."""
+    return [None if outcome is None else refusal(outcome) for outcome in outcomes]

@@ -25,7 +25,7 @@ from grpclib.exceptions import GRPCError
 
 from binlogd.binlog import CommittedBinlog, Late
 from binlogd.errors import BinlogdError, MalformedBinlog, WrongCluster
-from binlogd.grpc.lane import CallSink
+from binlogd.grpc.lane import Answered, CallSink
 from binlogd.grpc.messages import (
     ARRIVAL_S,
     PIECE_BYTES,
@@ -52,7 +52,7 @@ from binlogd.pump.log.spool import Spool
 from binlogd.pump.rpc.batches import BatchService
 from binlogd.pump.rpc.large import SLOWER, SPOOLED_BYTES_HELD, large_write, received, spooled
 from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
-from binlogd.pump.rpc.refusals import missed, refusal
+from binlogd.pump.rpc.refusals import missed, refusal, refusals
 from binlogd.pump.spools import Spools
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.telemetry.logs import Seldom
@@ -82,6 +82,12 @@ class BinlogWriter(Protocol):
 
         An empty payload asks whether prewrites are taken now.
         """
+
+    def write_now(
+        self, payloads: Sequence[bytes], ended: Callable[[Sequence[BinlogdError | None]], None]
+    ) -> bool:
+        """`write` that tells `ended` what it would return, as soon as it is known. False if there
+        is no room: nothing was done."""
 
     def sources(self) -> Sequence[BinlogSource]:
         """One for each shard."""
@@ -174,6 +180,7 @@ class PumpService:
         limits = self._limits
         return {
             b"/binlog.Pump/WriteBinlog": CallSink(
+                write_now=self.write_now,
                 write=self.write_binlogs,
                 room=self._room.room,
                 take=self._arrived,
@@ -186,29 +193,43 @@ class PumpService:
     async def write_binlogs(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
         """Takes serialised WriteBinlogReq messages, which their way in has counted; one outcome for
         each, None is OK."""
-        own, sizes = self._cluster.cluster_id, [len(message) for message in messages]
-        if own is not None:
-            payloads = own_payloads(messages, own)
-            if None not in payloads:  # as nearly always
-                return await self._all_taken(cast(list[bytes], payloads), sizes)
         requests: list[codec.WriteRequest | GRPCError] = []
         for message in messages:
             try:
                 requests.append(codec.decode_write_request(message))
             except MalformedBinlog as error:
                 requests.append(unreadable(error))
-        return await self._taken(requests, sizes)
+        return await self._taken(requests, [len(message) for message in messages])
+
+    def write_now(self, messages: Sequence[bytes], answered: Answered) -> bool:
+        """`write_binlogs` for what needs no waiting before it is queued, as nearly always: all for
+        this Pump, and room."""
+        own = self._cluster.cluster_id
+        payloads = own_payloads(messages, own) if own is not None else [None]
+        if None in payloads:
+            return False
+        clock, sizes = asyncio.get_running_loop().time, [len(message) for message in messages]
+        begin_s = clock()
+
+        def ended(outcomes: Sequence[BinlogdError | None]) -> None:
+            answered(refusals(outcomes))
+            self._account(sizes, outcomes, clock() - begin_s)
+
+        return self._pump.write_now(cast(list[bytes], payloads), ended)
 
     async def write_payloads(
         self, cluster_id: int, payloads: Sequence[bytes]
     ) -> Sequence[GRPCError | None]:
         """Takes serialised binlogs of one cluster; one outcome for each, None is OK."""
-        sizes = list(map(len, payloads))
+        sizes, clock = list(map(len, payloads)), asyncio.get_running_loop().time
         with self._under_way(len(payloads)):
-            if cluster_id == self._cluster.cluster_id:
-                return await self._all_taken(payloads, sizes)
-            requests = [codec.WriteRequest(cluster_id, payload) for payload in payloads]
-            return await self._taken(requests, sizes)
+            if cluster_id != self._cluster.cluster_id:
+                requests = [codec.WriteRequest(cluster_id, payload) for payload in payloads]
+                return await self._taken(requests, sizes)
+            begin_s = clock()
+            outcomes = await self._written(payloads)
+            self._account(sizes, outcomes, clock() - begin_s)
+            return refusals(outcomes)
 
     async def close(self) -> None:
         """Ends every stream with OK, and waits for them and for the writes in flight.
@@ -381,16 +402,6 @@ class PumpService:
         finally:
             self._room.give(size_bytes)
 
-    async def _all_taken(
-        self, payloads: Sequence[bytes], sizes: Sequence[int]
-    ) -> Sequence[GRPCError | None]:
-        """`_taken` for payloads that are for this Pump, all of them."""
-        clock = asyncio.get_running_loop().time
-        begin_s = clock()
-        outcomes = await self._written(payloads)
-        self._account(sizes, outcomes, clock() - begin_s)
-        return [None if outcome is None else refusal(outcome) for outcome in outcomes]
-
     async def _taken(
         self, requests: Sequence[codec.WriteRequest | GRPCError], sizes: Sequence[int]
     ) -> Sequence[GRPCError | None]:
@@ -416,7 +427,7 @@ class PumpService:
             for place, outcome in zip(places, await self._written(payloads), strict=True):
                 outcomes[place] = outcome
         self._account(sizes, outcomes, clock() - begin_s)
-        return [None if outcome is None else refusal(outcome) for outcome in outcomes]
+        return refusals(outcomes)
 
     async def _admitted(self, request: codec.WriteRequest) -> bytes:
         """The payload of a request that this Pump may take."""

@@ -24,6 +24,9 @@ class Rounds:
     """
 
     def __init__(self) -> None:
+        self.coming = 0
+        """Shards that were woken, and enter in this turn of the loop if they can. Where there is
+        none, nobody needs to be told of the end of the turn, which would be one more."""
         self._begins = Signal()
         self._is_about_to = False
         self._is_open = False  # who enters now is in the round that has just begun
@@ -34,7 +37,8 @@ class Rounds:
     async def enter(self) -> None:
         """Waits for the place of one group in a round. Who is cancelled has none."""
         if self._is_open or self._is_free():
-            self._open()
+            if self.coming:
+                self._open()
             self._under_way += 1
             return
         begins = self._begins.next

@@ -2,7 +2,8 @@
 
 Invariants. I1: a writer is answered after its record is synced. I2: what is in memory here is made
 from the log, at the start by scanning from the marks. I4: items reach the sorter in the order of
-the log, witnesses among them, and before any writer is answered.
+the log, witnesses among them, and before any writer is answered. What else there is to do about
+them comes behind the answers, for which somebody waits, and in the same turn of the loop.
 
 Group commit is whatever queued while the last round of syncs ran (`rounds.py`): one hop to the disk
 for each group.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +37,7 @@ from binlogd.pump.shard.filing import Filer, FilingOptions
 from binlogd.pump.shard.index import LateRow, SqliteIndex
 from binlogd.pump.shard.recovery import Recovered, Sorting, recover
 from binlogd.pump.shard.rounds import Rounds
-from binlogd.pump.shard.sorting import Group, below, sort
+from binlogd.pump.shard.sorting import Group, Logged, below, sort
 from binlogd.pump.shard.window import Window
 from binlogd.pump.signal import Signal
 from binlogd.pump.slow import SlowWrites
@@ -118,6 +119,7 @@ class Shard:
         self, name: str, recovered: Recovered, options: ShardOptions, rounds: Rounds
     ) -> None:
         self._rounds = rounds
+        self._clock = asyncio.get_running_loop().time  # to ask for the loop is a system call
         self.name = name
         self.log = recovered.log
         self._measures = recovered.log.measures
@@ -143,7 +145,7 @@ class Shard:
         self._queue: deque[_Batch] = deque()
         self._spools: deque[_Spooled] = deque()
         self._queued = asyncio.Event()
-        self._is_busy = False
+        self._is_busy = self._is_idle = False
         self._is_closing = False
         self.has_stopped = False
         self._written_records = self._written_bytes = self._failed_records = self._groups = 0
@@ -190,18 +192,17 @@ class Shard:
         if self._is_closing:
             settled(NotOnline("offline"))
             return
-        self._queue.append(_Batch(items, settled, asyncio.get_running_loop().time()))
-        self._queued.set()
+        self._queue.append(_Batch(items, settled, self._clock()))
+        self._wake()
 
     def put_spool(self, spool: Spool, start_ts: Tso) -> asyncio.Future[None]:
         """`submit` for one prewrite that is spooled, and dropped if it is not taken. What is queued
         before it may be written later: until it is acknowledged, its Commit has no timestamp."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         spool.is_given = not self._is_closing
         if spool.is_given:
-            self._spools.append(_Spooled(spool, start_ts, partial(_end, done), loop.time()))
-            self._queued.set()
+            self._spools.append(_Spooled(spool, start_ts, partial(_end, done), self._clock()))
+            self._wake()
         else:
             done.set_exception(NotOnline("offline"))
         return done
@@ -217,7 +218,7 @@ class Shard:
             if self._queue and self._queue[-1].settled is None:  # neighbours are one
                 ts = max(ts, self._queue.pop().items[0].commit_ts)
             self._queue.append(_Batch((Item(WITNESS, NO_TS, ts, b""),), None, 0.0))
-            self._queued.set()
+            self._wake()
 
     @property
     def index(self) -> SqliteIndex:
@@ -255,7 +256,7 @@ class Shard:
     def stop(self) -> None:
         """Takes nothing more; `run` ends once what is queued is written and filed."""
         self._is_closing = True
-        self._queued.set()
+        self._wake()
         self.filer.room.set()
 
     async def close(self) -> None:
@@ -306,7 +307,7 @@ class Shard:
 
     def statistics(self) -> ShardStatistics:
         """How it stands; cheap."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._clock()
         oldest = self.sorter.oldest
         segments = self.log.segments()
         return ShardStatistics(
@@ -341,8 +342,7 @@ class Shard:
     async def _write_loop(self) -> None:
         while self._queue or self._spools or not self._is_closing:  # ends when closing, all written
             if not self._queue and not self._spools:
-                self._queued.clear()
-                await self._queued.wait()
+                await self._idle()
                 continue
             if not self.filer.room.is_set() and not self._is_closing:
                 await self.filer.room.wait()
@@ -358,10 +358,23 @@ class Shard:
                 self._rounds.leave(writers)
         self.filer.close()
 
+    async def _idle(self) -> None:
+        self._queued.clear()
+        self._is_idle = True
+        try:
+            await self._queued.wait()
+        finally:
+            self._rounds.coming -= not self._is_idle
+            self._is_idle = False
+
+    def _wake(self) -> None:
+        self._rounds.coming += self._is_idle
+        self._is_idle = False
+        self._queued.set()
+
     async def _write_group(self, batches: list[_Batch], group: Group) -> int:
         """Returns how many writers were answered."""
-        clock, records = asyncio.get_running_loop().time, len(group.payloads)
-        begin_s = clock()
+        records, begin_s = len(group.payloads), self._clock()
         try:
             first = FIRST
             if records:
@@ -371,14 +384,19 @@ class Shard:
             self._measures.errors["write_binlog_batch"] += 1
             self._fail(batches, error)
             # A witness is true whatever became of the binlogs beside it, which nobody was told of.
-            self._sort([item for item in group.items if item.tp == WITNESS], FIRST)
+            self._note(self._sorted([item for item in group.items if item.tp == WITNESS], FIRST))
             return len(batches)
         except BaseException as error:
             self._fail(batches, error if isinstance(error, BinlogdError) else NotOnline("offline"))
             raise
-        unkept = self._sort(group.items, first)
+        now_s, slow = self._clock(), self._options.slow
+        logged = self._sorted(group.items, first)
+        if not logged.suspects:  # as nearly always
+            self._answer(batches, ())
+        unkept = self._note(logged)
+        if logged.suspects:
+            self._answer(batches, unkept)
         self._groups += 1
-        now_s, slow = clock(), self._options.slow
         if records:
             self._measures.seconds["batch"].observe(now_s - begin_s)
             self._measures.sizes["batch"].observe(group.size_bytes)
@@ -390,19 +408,22 @@ class Shard:
                 if slow is not None:
                     came_s, begun_s = now_s - batch.since_s, now_s - begin_s
                     slow.answered(batch.items, came_s=came_s, begun_s=begun_s)
-                if unkept and any(
-                    (item.start_ts, item.commit_ts) in unkept for item in batch.items
-                ):
-                    self.filer.when_filed().add_done_callback(partial(_pass_on, batch.settled))
-                else:
-                    batch.settled(None)
         return writers
+
+    def _answer(self, batches: Sequence[_Batch], unkept: Collection[tuple[Tso, Tso]]) -> None:
+        """Those with commits that are not kept yet are answered when these are."""
+        for batch in batches:
+            if batch.settled is None:
+                continue
+            if unkept and any((item.start_ts, item.commit_ts) in unkept for item in batch.items):
+                self.filer.when_filed().add_done_callback(partial(_pass_on, batch.settled))
+            else:
+                batch.settled(None)
 
     async def _take_over(self, spooled: _Spooled) -> int:
         """Writes one that is spooled: returns how many writers were answered."""
         spool, start_ts, settled, since_s = spooled
-        clock = asyncio.get_running_loop().time
-        begin_s = clock()
+        begin_s = self._clock()
         try:
             first = await self.log.take_over(spool, start_ts)
         except Unavailable as error:
@@ -416,7 +437,7 @@ class Shard:
             raise
         size, tp = spool.payload_bytes, BinlogType.PREWRITE.value
         entry = Entry(tp, start_ts, NO_TS, first.fid, first.offset, size)
-        now_s = clock()
+        now_s = self._clock()
         self.sorter.prewrite(start_ts, entry.place, now_s)
         self._groups += 1
         self._written_records += 1
@@ -448,17 +469,18 @@ class Shard:
         """Queues what may have come too late: should the process end, the next start will know."""
         if kept.exception() is None and not self._is_closing:
             self._queue.append(batch)
-            self._queued.set()
+            self._wake()
         else:
             self._fail([batch], NotOnline("offline"))
 
-    def _sort(self, items: Sequence[Item], first: ValuePointer) -> set[tuple[Tso, Tso]]:
-        """Gives logged items to sorter, window and filer; nothing waits in between.
+    def _sorted(self, items: Sequence[Item], first: ValuePointer) -> Logged:
+        return sort(items, first, self.sorter, self.window, self._clock())
+
+    def _note(self, logged: Logged) -> set[tuple[Tso, Tso]]:
+        """Gives what was sorted just now to filer and pullers; nothing may wait in between.
 
         Returns commits that may have come too late, of which the next start would not know yet.
         """
-        now_s = asyncio.get_running_loop().time()
-        logged = sort(items, first, self.sorter, self.window, now_s)
         for commit in logged.suspects:
             self.filer.suspect(commit)
         for commit_ts, start_ts in logged.unplaced:

@@ -56,6 +56,9 @@ class Shards:
     async def write(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
         return [None for _ in payloads]
 
+    def write_now(self, *_: object) -> bool:
+        return False
+
     def watch_late(self) -> LateCommitFeed:
         return MemoryPump()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from binlogd.errors import (
     Behind,
+    BinlogdError,
     ConfigError,
     CorruptRecord,
     DiskFull,
@@ -60,6 +61,40 @@ async def test_a_transaction_is_pulled_whole(world: World) -> None:
         assert await pump.read_binlog(at(1)) == prewrite(1)
         assert await pump.read_binlog(at(2)) == commit(1, 2)
         assert await pump.read_binlog(at(3)) is None
+
+
+async def test_a_callback_is_told_what_a_writer_would_be_and_the_others_are_told_of_its_commit(
+    world: World,
+) -> None:
+    told: list[list[BinlogdError | None]] = []
+
+    def ended(outcomes: Sequence[BinlogdError | None]) -> None:
+        told.append(list(outcomes))
+
+    async with world.pump(shards=4) as pump:
+        assert pump.write_now([b""], ended)
+        assert told == [[None]]
+        assert pump.write_now([prewrite(1), b"no binlog", b""], ended)
+        assert len(told) == 1
+        await eventually(lambda: len(told) == 2)
+        durable, refused, probe = told[1]
+        assert isinstance(refused, MalformedBinlog)
+        assert durable is probe is None
+        assert pump.write_now([commit(1, 2)], ended)
+        await eventually(lambda: len(told) == 3)
+        assert pump.max_commit_ts == at(2)
+        assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
+    assert pump.write_now([commit(1, 2)], ended)
+    assert isinstance(told[3][0], NotOnline)
+
+
+async def test_a_callback_does_not_wait_for_room(world: World) -> None:
+    async with world.pump() as pump:
+        pump._budget.add(1 << 40)
+        assert not pump.write_now([prewrite(1)], lambda _: None)
+        pump._budget.give(1 << 40)
+        assert pump.statistics().accepted == 0
+        assert pump._budget.size == 0
 
 
 @pytest.mark.parametrize("shards", [1, 4])

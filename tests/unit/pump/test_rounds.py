@@ -22,9 +22,11 @@ async def test_what_comes_during_a_round_begins_together_when_all_of_it_has_ende
             await may_end[name].wait()
 
     async with asyncio.TaskGroup() as tasks:
+        rounds.coming = 1  # behind the first
         for name in "ab":
             tasks.create_task(group(name))
         await turns()
+        rounds.coming = 0
         for name in "cde":
             tasks.create_task(group(name))
         may_end["a"].set()
@@ -79,7 +81,8 @@ async def test_behind_a_round_of_one_writer_a_group_begins_at_once_with_those_of
     await rounds.enter()
     rounds.leave(1)
     await turns()
-    for _ in range(2):  # as two shards of one turn
+    for others in (1, 0):  # as two shards of one turn
+        rounds.coming = others
         assert is_over(rounds.enter())
     late = asyncio.ensure_future(rounds.enter())
     await turns()
@@ -88,6 +91,17 @@ async def test_behind_a_round_of_one_writer_a_group_begins_at_once_with_those_of
     await turns()
     assert not late.done()
     rounds.leave(0)
+    await turns()
+    assert late.done()
+
+
+async def test_where_nobody_else_was_woken_a_round_is_closed_at_once() -> None:
+    rounds = Rounds()
+    assert is_over(rounds.enter())
+    late = asyncio.ensure_future(rounds.enter())
+    await turns()
+    assert not late.done()
+    rounds.leave(1)
     await turns()
     assert late.done()
 
