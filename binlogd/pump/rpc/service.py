@@ -12,7 +12,7 @@ Source: tidb-binlog pump/server.go, and grpc-go's texts for what its server refu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
