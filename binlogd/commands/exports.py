@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from binlogd.commands.export_via import setup_for, show_exports
-from binlogd.commands.options import ConfigOption, JsonOption
+from binlogd.commands.options import ConfigOption, JsonOption, load_setup
 from binlogd.commands.output import say, say_json, say_table
 from binlogd.errors import ConfigError
 from binlogd.host import loop
@@ -19,8 +19,12 @@ from binlogd.snapshot.publication import stored
 
 def exports(
     out: Annotated[
-        str, typer.Argument(help="The directory or object store of `binlogd export --out`.")
-    ] = ".",
+        str,
+        typer.Argument(
+            help="The directory or object store of `binlogd export --out`.",
+            show_default="export.dir of --config; without one, here",
+        ),
+    ] = "",
     named: Annotated[
         str, typer.Option("--out", help="The same, as `binlogd export` names it.")
     ] = "",
@@ -39,7 +43,7 @@ def exports(
     if via:
         show_exports(setup_for(via, config_file, None), as_json=as_json)
         return
-    out = named or out
+    out = named or out or (load_setup(config_file).config.export.dir if config_file else "") or "."
     if "://" in out:
         found = loop.run(stored(out))
     elif Path(out).is_dir():

@@ -97,8 +97,11 @@ def test_what_is_no_snapshot_is_named(tmp_path: Path) -> None:
 
 
 def test_exports_are_listed_and_the_latest_few_are_kept(tmp_path: Path) -> None:
-    for words in ([str(tmp_path)], ["--out", str(tmp_path)]):
-        assert "nothing was exported there yet" in command("exports", *words)[1]
+    config = tmp_path / "binlogd.toml"
+    config.write_text(f'[export]\ndir = "{tmp_path}"\n')
+    for words in ([str(tmp_path)], ["--out", str(tmp_path)], ["-c", str(config)]):
+        said = " ".join(command("exports", *words)[1].split())
+        assert f"{tmp_path}: nothing was exported there yet" in said
     for commit_ts in (100, 300, 200):
         snapshot(tmp_path, commit_ts, ROWS)
     (tmp_path / "snapshot-7").mkdir()
