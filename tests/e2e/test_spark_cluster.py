@@ -110,6 +110,7 @@ def test_spark_submit_runs_the_pipeline_on_a_cluster_that_sees_an_object_store_a
     command += ["--conf", "spark.sql.shuffle.partitions=4", "--conf", "spark.ui.enabled=false"]
     command += ["--py-files", str(job / "binlogd.zip"), str(job / "pipeline.py")]
     command += ["--source", url, "--into", into, "--batch", "150"]
+    command += ["--partition-by", "bank.accounts:version", "--cluster-by", "bank.accounts:owner"]
     done = subprocess.run(
         [*command, "--checkpoint", str(tmp_path / "checkpoint")],
         cwd=tmp_path,
@@ -120,7 +121,10 @@ def test_spark_submit_runs_the_pipeline_on_a_cluster_that_sees_an_object_store_a
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    check_lake(logged, Lake(place_of(into)), logged.workload.model.last_commit_ts)
+    lake = Lake(place_of(into))
+    check_lake(logged, lake, logged.workload.model.last_commit_ts)
+    layouts = {str(each.layout) for each in lake.manifest().read().tables.values()}
+    assert layouts == {"", "partitioned by version and clustered by owner"}
 
 
 CONNECT = """
