@@ -16,11 +16,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from binlogd.errors import BinlogdError, Unavailable
+from binlogd.errors import BinlogdError, ConfigError, Unavailable
 from binlogd.host.privacy import environment_of_children
 
-CANNOT = 3
-"""The exit code of a child of ours that has said in a sentence why it gives no answer."""
+CANNOT, WRONG = 3, 2
+"""Exit codes of a child of ours that has said in a sentence why it gives no answer: it cannot, or
+what it was asked makes no sense."""
 _SAID_CHARS_MAX = 2_000
 _READ_BYTES = 1 << 16
 _NICE = 10
@@ -50,8 +51,8 @@ async def answer_of(
 ) -> bytes:
     """What a module of ours answers in a process of its own.
 
-    Raises Unavailable as `answered` does, with the sentence of a child that ended by CANNOT; Died
-    where it ended otherwise.
+    Raises Unavailable as `answered` does, with the sentence of a child that ended by CANNOT or
+    WRONG (ChildEnded has the code); Died where it ended otherwise.
     """
     command = (sys.executable, "-m", module)
     try:
@@ -63,7 +64,7 @@ async def answer_of(
 
 
 def _named(error: ChildEnded) -> Exception:
-    return error if error.code == CANNOT else Died(error.code, error.said)
+    return error if error.code in (CANNOT, WRONG) else Died(error.code, error.said)
 
 
 Ask = Callable[[bytes, float], Awaitable[bytes]]
@@ -186,14 +187,15 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
 
 
 def give(answered: Callable[[], bytes], too_large: str = "") -> int:
-    """Of a child of ours: writes its answer and returns its exit code, which is CANNOT behind a
-    sentence on standard error where it has none. `too_large` is the one for want of memory."""
+    """Of a child of ours: writes its answer and returns its exit code, which is CANNOT or WRONG
+    behind a sentence on standard error where it has none; `too_large` is that for want of memory.
+    """
     try:
         answer = answered()
     except (BinlogdError, OSError, MemoryError) as error:
         said = too_large if isinstance(error, MemoryError) else ""
         sys.stderr.write(f"{said or error or 'out of memory'}\n")
-        return CANNOT
+        return WRONG if isinstance(error, ConfigError) else CANNOT
     sys.stdout.buffer.write(answer)
     return 0
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from binlogd.errors import Refused, Unavailable
-from binlogd.host.child import answer_of
+from binlogd.errors import ConfigError, Refused, Unavailable
+from binlogd.host.child import WRONG, ChildEnded, answer_of
 from binlogd.serving.answers import Indexing, LookUp, Question
 from binlogd.tso import Tso
 
@@ -42,8 +42,9 @@ class Finder(msgspec.Struct):
     async def find(self, question: Question, *, up_to: Tso) -> LookUp:
         """What was found (tools/search.py makes it); nothing lies behind `up_to`.
 
-        Raises Refused where for `patience_s` another look-up is going on, Unavailable when it
-        cannot be answered, Died when whoever looked ended as nobody foresaw.
+        Raises Refused where for `patience_s` another look-up is going on, ConfigError for a
+        question that makes no sense, Unavailable when it cannot be answered, Died when whoever
+        looked ended as nobody foresaw.
         """
         try:
             async with asyncio.timeout(self.patience_s):
@@ -60,6 +61,8 @@ class Finder(msgspec.Struct):
                 timeout_s=asked.seconds + START_S,
                 answer_bytes_max=ANSWER_BYTES_MAX,
             )
+        except ChildEnded as error:
+            raise ConfigError(error.said) if error.code == WRONG else error from None
         finally:
             self._turn.release()
         return msgspec.json.decode(answer, type=LookUp)

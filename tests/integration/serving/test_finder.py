@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from binlogd.client.pump_client import PumpClient
-from binlogd.errors import Refused, Unavailable
+from binlogd.errors import ConfigError, Refused, Unavailable
 from binlogd.host.child import Died, answer_of, answered
 from binlogd.serving.answers import Question
 from binlogd.serving.finder import Finder
@@ -139,8 +139,13 @@ async def test_a_prewrite_without_an_outcome_is_shown_as_what_it_is(scene: Scene
 
 
 async def test_a_column_that_is_not_there_is_named_with_those_that_are(scene: Scene) -> None:
-    with pytest.raises(Unavailable, match="no column nme; its columns are id, customer"):
+    with pytest.raises(ConfigError, match="no column nme; its columns are id, customer"):
         await scene.find(table="shop.orders", row={"nme": "x"})
+
+
+async def test_an_expression_that_is_none_is_a_mistake_of_who_asks(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match="is no regular expression"):
+        await scene.find(table="shop.~[")
 
 
 async def test_when_the_time_is_over_what_was_found_is_the_answer(scene: Scene) -> None:
