@@ -14,12 +14,12 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import ConfigError, NotRunning, PumpUnavailable, Refused
 from binlogd.host.tls import ClientTls, TlsFiles
-from binlogd.host.words import split_url
 from binlogd.spark.history import KnownHistory
 from binlogd.spark.request import ReadRequest, given_jobs
 from binlogd.tidb.model import Job, jobs_from_json
@@ -36,7 +36,7 @@ class RemotePump:
 
     def __init__(self, wanted: ReadRequest) -> None:
         try:
-            parts = split_url(wanted.path)
+            parts = urlsplit(wanted.path)
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None

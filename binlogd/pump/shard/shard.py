@@ -384,13 +384,14 @@ class Shard:
             self._measures.errors["write_binlog_batch"] += 1
             self._fail(batches, error)
             # A witness is true whatever became of the binlogs beside it, which nobody was told of.
-            self._note(self._sorted([item for item in group.items if item.tp == WITNESS], FIRST))
+            witnesses = [item for item in group.items if item.tp == WITNESS]
+            self._note(sort(witnesses, FIRST, self.sorter, self.window, self._clock()))
             return len(batches)
         except BaseException as error:
             self._fail(batches, error if isinstance(error, BinlogdError) else NotOnline("offline"))
             raise
         now_s, slow = self._clock(), self._options.slow
-        logged = self._sorted(group.items, first)
+        logged = sort(group.items, first, self.sorter, self.window, now_s)
         if not logged.suspects:  # as nearly always
             self._answer(batches, ())
         unkept = self._note(logged)
@@ -472,9 +473,6 @@ class Shard:
             self._wake()
         else:
             self._fail([batch], NotOnline("offline"))
-
-    def _sorted(self, items: Sequence[Item], first: ValuePointer) -> Logged:
-        return sort(items, first, self.sorter, self.window, self._clock())
 
     def _note(self, logged: Logged) -> set[tuple[Tso, Tso]]:
         """Gives what was sorted just now to filer and pullers; nothing may wait in between.

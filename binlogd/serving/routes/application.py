@@ -286,7 +286,7 @@ def add_exports(router: web.UrlDispatcher, queue: ExportQueue | None) -> None:
         try:
             asked = msgspec.json.decode(await request.read() or b"{}", type=AskedExport)
             return _json(queue.ask(asked), 202)
-        except (ValueError, ConfigError, Refused) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, ConfigError, Refused) as error:
             return _trouble(error)
 
     async def every(_: web.Request) -> web.Response:
