@@ -62,8 +62,8 @@ from binlogd.wire import peek
 
 _AHEAD_KEPT_MAX = 4096
 _APPLIED_AT_ONCE = 100
-_NAMES_SHOWN_MAX = 20
 """Jobs of the history between two turns of the others."""
+_NAMES_SHOWN_MAX = 20
 
 Seen = TypeVar("Seen")
 
