@@ -17,9 +17,9 @@ from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
 from binlogd.snapshot.estimate import Exported, Listing, described
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
-from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, running
+from binlogd.snapshot.process.launcher import Borrow, Notice, running
 from binlogd.snapshot.publishing.publish import read_manifest
-from binlogd.snapshot.spec import LAKES
+from binlogd.snapshot.spec import LAKES, Progress
 
 if TYPE_CHECKING:
     from binlogd.snapshot.publishing.store import Store
