@@ -21,9 +21,10 @@ from binlogd.snapshot.estimate import Estimate, estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult, checked
 from binlogd.snapshot.export_queue import AskedExport, ExportQueue
 from binlogd.snapshot.process.jobdir import job_directory, log_files
-from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
+from binlogd.snapshot.process.launcher import Borrow, Notice
 from binlogd.snapshot.publication import Destination, published
 from binlogd.snapshot.publishing.file_systems import without_secrets
+from binlogd.snapshot.spec import Progress
 from binlogd.tidb.model import job_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso

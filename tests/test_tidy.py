@@ -19,10 +19,10 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_929
+PRODUCT_LINES_MAX = 90_748
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_977
-WALK_LINES_MAX = 8_534
+FUNCTIONS_MAX = 5_949
+WALK_LINES_MAX = 8_531
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {
     "binlogd/drainer/files/log.py": "records of a file sink",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,34 +57,6 @@ GROUP_ROWS = 1 << 16
 """Commits that are fetched together, about a megabyte."""
 BATCH_ROWS = 1 << 13
 """Of these so many at a time are objects of Python."""
-
-
-class TransactionIndex(Protocol):
-    """Where transactions stand, and up to where that is all of them."""
-
-    def resolved_ts(self) -> Tso:
-        """Every transaction up to here is there, or was garbage collected."""
-
-    def gone_ts(self) -> Tso:
-        """Behind this nothing was garbage collected. Raises Refused where nobody knows."""
-
-    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
-        """The commits in (after, upto] in commit order, each once; the first `at_most` at least,
-        if that is not 0. Raises Behind, Corrupt."""
-
-    def transactions(self, after: Tso, upto: Tso) -> int:
-        """About how many committed in (after, upto], without a look at each."""
-
-    def path(self, shard: int, fid: int) -> str:
-        """The file of a segment, relative to the store."""
-
-    def read_ranges(
-        self, store: ArchiveStore, shard: int, fid: int, ranges: Sequence[tuple[int, int]]
-    ) -> list[bytes]:
-        """The bytes of each (offset, length) of a segment, ascending. Raises FileNotFoundError."""
-
-    def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
-        """Why a segment is not there that was named; None: it should be."""
 
 
 # --- an archive ----------------------------------------------------------------------------
@@ -145,11 +117,12 @@ class ArchivedIndex:
         self._files = LogFiles(store, catalog)
 
     def resolved_ts(self) -> Tso:
-        """What the catalog says."""
+        """Every transaction up to here is there, or was collected: what the catalog says."""
         return Tso(self._catalog.resolved_ts)
 
     def gone_ts(self) -> Tso:
-        """What the directory said when the archive was begun."""
+        """Behind this nothing was garbage collected: what the directory said when the archive was
+        begun. Raises Refused where nobody knows."""
         late = [shard for shard, fid in self._catalog.first_fids().items() if fid]
         if late and not self._catalog.gone_ts:
             raise Refused(
@@ -174,7 +147,7 @@ class ArchivedIndex:
         return bool(segments_in(self._store, self._catalog, after, upto))
 
     def transactions(self, after: Tso, upto: Tso) -> int:
-        """See TransactionIndex; by the catalog alone."""
+        """About how many committed in (after, upto], by the catalog alone."""
         return transactions(segments_in(self._store, self._catalog, after, upto), after, upto)
 
     def bounds(self, after: Tso, upto: Tso, every: int) -> list[Tso]:
@@ -182,8 +155,10 @@ class ArchivedIndex:
         return cuts(self._wanted(after, upto), after, upto, every)
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
-        """See TransactionIndex. A segment is opened when its first commit_ts is reached. What was
-        announced to go is still found: whoever planned before is reading it."""
+        """The commits in (after, upto] in commit order, each once; the first `at_most` at least,
+        if that is not 0. A segment is opened when its first commit_ts is reached. What was
+        announced to go is still found: whoever planned before is reading it. Raises Behind,
+        Corrupt."""
         del at_most  # what is not asked for is not read
         after = self._from(after, upto, Tso(self._catalog.gone_ts))
         wanted = sorted(self._wanted(after, upto), key=lambda each: each.min_ts)
@@ -191,17 +166,17 @@ class ArchivedIndex:
         return _once(merged_lazily(opened))
 
     def path(self, shard: int, fid: int) -> str:
-        """See TransactionIndex."""
+        """The file of a segment, relative to the store."""
         return segment_path(shard, fid)
 
     def read_ranges(
         self, store: ArchiveStore, shard: int, fid: int, ranges: Sequence[tuple[int, int]]
     ) -> list[bytes]:
-        """See TransactionIndex."""
+        """The bytes of each (offset, length) of a segment, ascending. Raises FileNotFoundError."""
         return self._files.read_ranges(shard, fid, ranges)
 
     def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
-        """See TransactionIndex."""
+        """Why a segment is not there that was named; None: it should be."""
         return removed(self._store, shard, fid, asked_ts)
 
     def reaching_back(self, segment: SegmentIndex, fid: int) -> Iterator[LogPosition]:
@@ -470,7 +445,7 @@ class DirectoryIndex:
         return [path.stat().st_size for shard in self.shards for path in shard.segments().values()]
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
-        """See TransactionIndex."""
+        """As of an archive. Raises Corrupt."""
         streams = []
         for number, index in self._known(after):
             if index is not None:
@@ -480,7 +455,7 @@ class DirectoryIndex:
         return _once(heapq.merge(*streams))
 
     def transactions(self, after: Tso, upto: Tso) -> int:
-        """See TransactionIndex; one that was sent twice counts so."""
+        """About how many committed in (after, upto]; one that was sent twice counts so."""
         return sum(
             index.count(after, upto)
             if index is not None
@@ -506,18 +481,18 @@ class DirectoryIndex:
         return known[1]
 
     def path(self, shard: int, fid: int) -> str:
-        """See TransactionIndex."""
+        """The file of a segment, relative to the store."""
         directory = self.shards[shard].directory.relative_to(self._data_dir)
         return str(directory / segment_name(fid))  # type: ignore[arg-type]  # a FileId in effect
 
     def read_ranges(
         self, store: ArchiveStore, shard: int, fid: int, ranges: Sequence[tuple[int, int]]
     ) -> list[bytes]:
-        """See TransactionIndex."""
+        """As of an archive."""
         return store.read_ranges(self.path(shard, fid), ranges)
 
     def why_removed(self, shard: int, fid: int, asked_ts: int) -> Behind | None:
-        """See TransactionIndex; a read of a directory links what it needs."""
+        """Nobody knows; a read of a directory links what it needs."""
         return None
 
     def _index(self, number: int, shard: ShardDirectory) -> _Indexed | None:
@@ -537,6 +512,10 @@ class DirectoryIndex:
             end = fold.index(size_bytes=0, crc32c=0, is_sealed=False)
             kept = self._scanned[number] = end, sorted(places)
         return kept
+
+
+TransactionIndex = ArchivedIndex | DirectoryIndex
+"""Where transactions stand, and up to where that is all of them."""
 
 
 def gone_from(number: int, shard: ShardDirectory) -> Tso:

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from binlogd.snapshot.process.launcher import Progress as ExportStep
+from binlogd.snapshot.spec import Progress as ExportStep
 from binlogd.tools.transaction import Meter
 
 

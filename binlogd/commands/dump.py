@@ -103,8 +103,8 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
             _dump_records(sources, window, limit, as_json=as_json, progress=shown)
             return
         met = Met()
-        done = _printed(asked, writer, sources, window, met, shown)
-    if done.unreadable:
+        unreadable = _printed(asked, writer, sources, window, met, shown)
+    if unreadable:
         raise typer.Exit(1)
     if limit != 0:
         met.expect_some(table or (), window)
@@ -121,14 +121,6 @@ class _Asked:
     heads: bool
 
 
-@dataclass(slots=True)
-class _Printed:
-    """How much of it was."""
-
-    transactions: int = 0
-    unreadable: int = 0
-
-
 def _printed(
     asked: _Asked,
     writer: JsonWriter | TextWriter,
@@ -136,19 +128,19 @@ def _printed(
     window: CommitWindow,
     met: Met,
     shown: ReadingProgress,
-) -> _Printed:
-    jobs, done = known_jobs(sources, asked.schema_history), _Printed()
+) -> int:
+    """How many transactions could not be read whole."""
+    jobs, unreadable = known_jobs(sources, asked.schema_history), 0
     found = transactions(sources, window, jobs=jobs, meter=shown.meter)
     for transaction, rows in islice(chosen(found, asked.wanted, met), asked.limit):
         try:
             writer.transaction(transaction, None if asked.heads else rows)
         except (CorruptRow, CorruptPayload) as error:
             writer.failure(transaction, str(error))
-            done.unreadable += 1
-        done.transactions += 1
+            unreadable += 1
         shown.advance()
     sys.stdout.flush()
-    return done
+    return unreadable
 
 
 async def _followed(
@@ -175,10 +167,10 @@ async def _followed(
         if after is not None and upto is not None and upto > after:
             met, quiet = Met(), ReadingProgress(said, is_shown=False)
             window = CommitWindow(Tso(after + 1), upto)
-            done = _printed(asked, writer, sources, window, met, quiet)
+            _printed(asked, writer, sources, window, met, quiet)
             after = upto if is_pump else met.last_ts or after
             if asked.limit is not None:
-                asked = replace(asked, limit=asked.limit - done.transactions)
+                asked = replace(asked, limit=asked.limit - met.found)
                 if asked.limit == 0:
                     return
         await asyncio.sleep(FOLLOW_S)

@@ -25,7 +25,7 @@ from binlogd.host import loop
 from binlogd.host.words import split_url
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.export_queue import WRONG_EXIT, AskedExport, ExportJob
-from binlogd.snapshot.process.launcher import Progress, Stage
+from binlogd.snapshot.spec import Progress, Stage
 
 POLL_S = 0.2
 CANCEL_S = 30.0

@@ -27,7 +27,7 @@ from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.process import launcher, preflight
 from binlogd.snapshot.process.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
-from binlogd.snapshot.process.launcher import JOB_LOG, Borrow, ExportFailed, Progress
+from binlogd.snapshot.process.launcher import JOB_LOG, Borrow, ExportFailed
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.lake.version import Registered
 from binlogd.snapshot.publishing.publish import (
@@ -50,6 +50,7 @@ from binlogd.snapshot.spec import (
     LeftOut,
     Manifest,
     Moment,
+    Progress,
     Report,
     SegmentEntry,
     SessionSpec,

@@ -20,8 +20,8 @@ from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.threads import Threads, over, stacked
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.process.jobdir import job_directory
-from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, WarmJob
-from binlogd.snapshot.spec import moment
+from binlogd.snapshot.process.launcher import Borrow, Notice, WarmJob
+from binlogd.snapshot.spec import Progress, moment
 from binlogd.status import ExportsStatus
 from binlogd.telemetry.exposition import Exposition
 from binlogd.telemetry.faults import unforeseen

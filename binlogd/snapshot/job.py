@@ -43,9 +43,9 @@ from binlogd.snapshot.spec import (
     ExportSpec,
     Failed,
     Planned,
+    Progress,
     Report,
     Staged,
-    Wrote,
 )
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.built_on import Base, open_base
@@ -196,8 +196,7 @@ def _news(spec: ExportSpec, known: Catalog) -> Callable[[], Iterable[Event]]:
 
     def news() -> Iterator[Event]:
         for table_id, rows in watcher.news().items():
-            plan = known.tables[table_id]
-            yield Wrote(plan.label, rows)
+            yield Progress("rows", rows, 0, known.tables[table_id].label)
 
     return news
 

@@ -17,13 +17,16 @@ from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
 from binlogd.snapshot.estimate import Exported, Listing, described
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
-from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, running
-from binlogd.snapshot.publishing.lake.register import register
+from binlogd.snapshot.process.launcher import Borrow, Notice, running
 from binlogd.snapshot.publishing.publish import read_manifest
-from binlogd.snapshot.spec import LAKES
+from binlogd.snapshot.spec import LAKES, Progress
 
 if TYPE_CHECKING:
     from binlogd.snapshot.publishing.store import Store
+from collections.abc import Callable
+
+from binlogd.snapshot.publishing.lake.version import Registered
+from binlogd.snapshot.spec import Lake, Manifest, TableEntry
 
 UPLOAD_THREADS = 4
 Destination = str | None
@@ -104,3 +107,58 @@ async def _uploaded(options: ExportOptions, store: Store, progress: Notice) -> E
     removed = await store.remove_surplus(options.keep) if options.keep else []
     shutil.rmtree(options.out, ignore_errors=True)
     return replace(result, removed=tuple(Path(name) for name in removed))
+
+
+# --- the tables of a lake -----------------------------------------------------------------------
+
+Commit = Callable[[TableEntry, list[Path], int], Registered]
+"""Makes files the contents of a table as of a commit_ts."""
+
+
+def register(
+    lake: Lake, root: Path, catalog: str | None, snapshot: Path, manifest: Manifest
+) -> list[Registered]:
+    """Commits every table of a snapshot into a lake with its tables below `root`; `catalog` names
+    an Iceberg catalog of the user's own.
+
+    Each table gets one commit that replaces all files and carries the commit_ts: one that has it,
+    or a later one, is left as it is. The files get a second name (a hard link) below the lake's own
+    directory, so that a snapshot can be removed while a table's history still needs its files.
+
+    Raises ConfigError where the library is missing, LakeError with the table that cannot be
+    committed.
+    """
+    commit = _committer(lake, root, catalog)
+    found = []
+    for entry in manifest.tables:
+        directory = root / snapshot_directory(entry)
+        files = [_linked(snapshot / file.name, directory, manifest) for file in entry.files]
+        found.append(commit(entry, files, manifest.commit_ts))
+    return found
+
+
+def snapshot_directory(entry: TableEntry) -> str:
+    """The directory of a table, the same in a snapshot and in a lake."""
+    return entry.files[0].name.partition("/")[0]
+
+
+def _linked(file: Path, directory: Path, manifest: Manifest) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    link = directory / f"{manifest.commit_ts}-{file.name}"
+    if not link.exists():
+        try:
+            link.hardlink_to(file)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(file, link)
+    return link
+
+
+def _committer(lake: Lake, root: Path, catalog: str | None) -> Commit:
+    with importing(lake):
+        if lake == "delta":
+            from binlogd.snapshot.publishing.lake.delta import commit
+
+            return commit
+        from binlogd.snapshot.publishing.lake.iceberg import Committer
+
+        return Committer(root, catalog).commit

@@ -341,19 +341,17 @@ class Planned(msgspec.Struct, frozen=True, tag="planned"):
     slices: int
 
 
-class Advanced(msgspec.Struct, frozen=True, tag="advanced"):
-    """How far a stage is, in tasks."""
+Stage = Literal["waiting", "starting", "transactions", "rows", "publishing", "uploading"]
 
-    stage: str
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far an export is: tasks of a stage, or with `table` the rows of one that are in files;
+    `total` 0 while it is not known. A job tells of the stages that are its own."""
+
+    stage: Stage
     done: int
     total: int
-
-
-class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
-    """Rows of a table that are in its files so far."""
-
-    table: str
-    rows: int
+    table: str = ""
 
 
 class Staged(msgspec.Struct, frozen=True, tag="staged"):
@@ -369,7 +367,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     text: str
 
 
-Event = Started | Planned | Advanced | Wrote | Staged | Failed
+Event = Started | Planned | Progress | Staged | Failed
 """One line on the progress pipe."""
 
 

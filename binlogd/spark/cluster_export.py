@@ -43,9 +43,9 @@ from binlogd.snapshot.export import (
 )
 from binlogd.snapshot.log.prewrites import DdlCommit
 from binlogd.snapshot.log.scan import RowScan, per_task
-from binlogd.snapshot.process.launcher import Notice, Progress, take
+from binlogd.snapshot.process.launcher import Notice, take
 from binlogd.snapshot.process.session import Say, progress, settle
-from binlogd.snapshot.spec import LAKES, ExportSpec, Report, SegmentEntry
+from binlogd.snapshot.spec import LAKES, ExportSpec, Progress, Report, SegmentEntry
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import catalog
 from binlogd.snapshot.tables.doubts import waits

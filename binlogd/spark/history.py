@@ -1,19 +1,25 @@
-"""The DDL history for many short walks over the log: made once in a process, not for each of them.
+"""The DDL history for many short walks over the log: made once in a process, not for each of them;
+and which tables certainly never had a name: what has rows of these alone, no read of it needs.
 
 Invariant. `tracker_at` gives a tracker that knows all jobs and has applied those over by then.
 Why it holds. Two jobs that concern one table run one after the other. So what was over earlier may
 be applied first, and the rest then: `apply_finished_by` orders by schema version, which differs
 only among jobs that do not concern each other.
+
+Invariant. A table that has the name at any moment of the history is not among `ids_elsewhere`.
+Why it holds. It gets its name by a job that has it, in what the job left or in its text, and that
+names the table's id. An id goes on in another one (TRUNCATE, EXCHANGE PARTITION) by a job that has
+both; so ids that a job has together are told apart by nobody here.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from binlogd.spark.other_tables import ids_elsewhere
 from binlogd.tidb.model import Job
-from binlogd.tidb.schema import SchemaTracker
+from binlogd.tidb.schema import SchemaTracker, recovered_tables
 from binlogd.tso import Tso
 
 KEPT_MAX = 4
@@ -65,3 +71,26 @@ class KnownHistory:
         while len(self._kept) >= KEPT_MAX:
             del self._kept[min(self._kept)]
         self._kept[over] = tracker
+
+
+def ids_elsewhere(jobs: Iterable[Job], table: str) -> frozenset[int]:
+    """Ids of tables and partitions that the history knows, and that never had to do with a table of
+    this name, of whichever database."""
+    word = re.compile(rf"(?<!\w){re.escape(table)}(?!\w)", re.IGNORECASE)
+    together: dict[int, set[int]] = {}
+    named: set[int] = set()
+    for job in jobs:
+        infos = [each for each in (job.table, *job.tables) if each is not None]
+        infos += [each.table for each in recovered_tables(job)]
+        ids = {job.table_id, *(each.id for each in infos)} - {0}
+        ids.update(part for each in infos for part in each.partition_ids)
+        for each in ids:
+            together.setdefault(each, set()).update(ids)
+        names = [job.table_name, *(each.name for each in infos)]
+        if word.search(job.query) or table.lower() in (each.lower() for each in names):
+            named |= ids
+    reached: set[int] = set()
+    while named:  # ends when every id that hangs together with them was reached
+        reached |= named
+        named = set().union(*(together[each] for each in named)) - reached
+    return frozenset(together.keys() - reached)

@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from binlogd.archive.catalog import CATALOG_NAME, all_segments, history_of, read_catalog
 from binlogd.archive.places import ArchivedIndex, DirectoryIndex, TransactionIndex, Unwanted
@@ -38,48 +37,6 @@ PINS_PREFIX = ".reader-pins-"
 AWAITED_MS = 60_000
 """Of a DDL job behind its first binlog."""
 POLL_S = 0.5
-
-
-class Input(Protocol):
-    """What can be read."""
-
-    def resolved_ts(self) -> Tso:
-        """Up to where everything that commits is there."""
-
-    def gone_ts(self) -> Tso:
-        """Behind this nothing was deleted. Raises Refused where nobody knows."""
-
-    def begin(self, after: Tso, upto: Tso) -> Tso:
-        """Where a read of (after, upto] begins that is planned now; NO_TS is the beginning of what
-        is there. Raises Behind, here or by `binlogs`, for one before it."""
-
-    def jobs(self) -> list[Job]:
-        """The DDL history as it is known now."""
-
-    def history(self) -> KnownHistory:
-        """The same for walks over the log; it may be kept for the next task of this process."""
-
-    def cluster_id(self) -> int | None:
-        """Which cluster wrote it; None where that is not known."""
-
-    def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
-        """Where to cut (after, upto] into parts; ascending, the last is `upto`."""
-
-    def has_any(self, after: Tso, upto: Tso) -> bool:
-        """Whether something may have committed in (after, upto]."""
-
-    def reach(self, after: Tso, upto: Tso, transactions: int) -> Tso:
-        """The commit_ts that so many transactions reach, at most `upto`."""
-
-    def transactions(self, after: Tso, upto: Tso) -> int | None:
-        """About how many committed in (after, upto]; None where only a pull would tell."""
-
-    def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:
-        """The transactions in (after, upto], in commit order."""
-
-    def pin(self) -> str:
-        """Keeps what is there from being deleted, as long as the application runs. Where pinned
-        files are, to be told to whoever reads."""
 
 
 def open_input(wanted: ReadRequest, pins: str = "") -> Input:
@@ -127,15 +84,20 @@ class _Placed:
         self._reader = LogReader(store, places)
 
     def resolved_ts(self) -> Tso:
+        """Up to where everything that commits is there."""
         return self._places.resolved_ts()
 
     def gone_ts(self) -> Tso:
+        """Behind this nothing was deleted. Raises Refused where nobody knows."""
         return self._places.gone_ts()
 
     def begin(self, after: Tso, upto: Tso) -> Tso:
+        """Where a read of (after, upto] begins that is planned now; NO_TS is the beginning of what
+        is there. Raises Behind, here or by `binlogs`, for one before it."""
         return after
 
     def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
+        """Where to cut (after, upto] into parts; ascending, the last is `upto`."""
         every = wanted.partition_transactions
         found = [
             Tso(each.commit_ts)
@@ -144,9 +106,11 @@ class _Placed:
         return [*(each for each in found if each < upto), upto]
 
     def has_any(self, after: Tso, upto: Tso) -> bool:
+        """Whether something may have committed in (after, upto]."""
         return next(self._places.found(after, upto, at_most=1), None) is not None
 
     def reach(self, after: Tso, upto: Tso, transactions: int) -> Tso:
+        """The commit_ts that so many transactions reach, at most `upto`."""
         last = next(
             islice(self._places.found(after, upto, at_most=transactions), transactions - 1, None),
             None,
@@ -154,9 +118,11 @@ class _Placed:
         return Tso(last.commit_ts) if last is not None else upto
 
     def transactions(self, after: Tso, upto: Tso) -> int:
+        """About how many committed in (after, upto]."""
         return self._places.transactions(after, upto)
 
     def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:
+        """The transactions in (after, upto], in commit order."""
         return self._reader.binlogs(after, upto)
 
 
@@ -181,36 +147,36 @@ class ArchiveInput(_Placed):
         return Unwanted(history.elsewhere(self._wanted.table), history.jobs)
 
     def begin(self, after: Tso, upto: Tso) -> Tso:
-        """See Input."""
+        """As of all, by the catalog alone."""
         return self._index.begin(after, upto)
 
     def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
-        """See Input."""
+        """As of all, by the catalog alone."""
         return self._index.bounds(after, upto, wanted.partition_transactions)
 
     def has_any(self, after: Tso, upto: Tso) -> bool:
-        """See Input."""
+        """As of all, by the catalog alone."""
         return self._index.has_any(after, upto)
 
     def cluster_id(self) -> int | None:
-        """See Input."""
+        """Which cluster wrote it; None where that is not known."""
         return self._catalog.cluster_id
 
     def jobs(self) -> list[Job]:
-        """See Input."""
+        """The DDL history as it is known now."""
         if (given := given_jobs(self._wanted)) is not None:
             return given
         return jobs_from_json(history_of(self._store, self._catalog.history_crc32c))
 
     def history(self) -> KnownHistory:
-        """See Input. It is made once in a process, until the catalog names another."""
+        """The same for walks over the log; made once in a process, until there is another."""
         checksums = self._catalog.history_crc32c
         if self._wanted.schema_history or len(checksums) != 1:
             return KnownHistory(self.jobs())
         return _archived_history(self._store, checksums)
 
     def pin(self) -> str:
-        """See Input."""
+        """Nothing is to be kept: what is in an archive stays."""
         return ""
 
 
@@ -228,7 +194,7 @@ class DirectoryInput(_Placed):
         super().__init__(wanted, ArchiveStore.open(str(pins or self._data_dir)), self._directory)
 
     def jobs(self) -> list[Job]:
-        """See Input."""
+        """The DDL history as it is known now."""
         if (given := given_jobs(self._wanted)) is not None:
             return given
         store = self._data_dir / STORE_FILE
@@ -241,11 +207,11 @@ class DirectoryInput(_Placed):
         return [job_from_json(raw) for raw in kept_jobs(store)]
 
     def history(self) -> KnownHistory:
-        """See Input."""
+        """The same for walks over the log."""
         return KnownHistory(self.jobs())
 
     def cluster_id(self) -> int | None:
-        """See Input."""
+        """Not known."""
         return None
 
     def pin(self) -> str:
@@ -270,6 +236,11 @@ def _link(paths: Iterable[Path], into: Path) -> None:
         if not link.exists():
             with suppress(FileExistsError):  # another read of this application did it
                 link.hardlink_to(path)
+
+
+Input = ArchiveInput | DirectoryInput | RemotePump
+"""What can be read. `pin` keeps what is there from being deleted, as long as the application runs,
+and says where pinned files are, to be told to whoever reads."""
 
 
 # --- whose pins they are -----------------------------------------------------------------------

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +74,15 @@ async def compare(
 async def _verdict(
     session: SqlSession, snapshot: Path, manifest: Manifest, table: TableEntry
 ) -> Verdict:
+    verdict = partial(Verdict, table.database, table.table, table.rows)
     shape = await shape_of(session, Named(table.database, table.table))
     theirs = {column.name.lower() for column in shape.columns}
     if not theirs:
-        return Verdict(table.database, table.table, table.rows, "is not there")
+        return verdict("is not there")
     compared = [each for each in table.columns if _is_comparable(table, each)]
     missing = [each.name for each in compared if each.name.lower() not in theirs]
     if missing:
-        return Verdict(
-            table.database, table.table, table.rows, f"has no column {', '.join(missing)}"
-        )
+        return verdict(f"has no column {', '.join(missing)}")
     left_out = tuple(each.name for each in table.columns if each not in compared)
     ours = Checksums(rows=table.rows)
     if compared:
@@ -99,7 +99,7 @@ async def _verdict(
     said: tuple[str, ...] = ()
     if reason:
         said = await _differing(session, snapshot, manifest, table, compared)
-    return Verdict(table.database, table.table, table.rows, reason, left_out, said)
+    return verdict(reason, left_out, said)
 
 
 def _is_comparable(table: TableEntry, column: ColumnEntry) -> bool:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from binlogd.drainer.files.log import Record, first_ts_of, records_of
+from binlogd.drainer.files.log import first_ts_of, records_of
 from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import PbReader, head_of
@@ -50,7 +50,9 @@ def named_transactions(
                 if commit_ts > window.stop:
                     return
                 if commit_ts >= window.start:
-                    yield _transaction(file, record, decoded(record.payload, reader))
+                    found = decoded(record.payload, reader)
+                    place, size = FilePosition(file, record.offset), len(record.payload)
+                    yield Transaction(commit_ts, NO_TS, place, size, found.ddl, found.rows)
             except Corrupt as error:
                 raise CorruptRelay(file, record.offset, str(error)) from error
         meter.read_bytes += size_bytes - at
@@ -61,17 +63,6 @@ def decoded(payload: bytes, reader: PbReader) -> NamedTransaction:
     if secondary.is_secondary(payload):
         return secondary.decode(payload)
     return reader.named(payload)
-
-
-def _transaction(file: Path, record: Record, found: NamedTransaction) -> Transaction:
-    return Transaction(
-        found.commit_ts,
-        NO_TS,
-        FilePosition(file, record.offset),
-        len(record.payload),
-        found.ddl,
-        found.rows,
-    )
 
 
 def _size(file: Path) -> int:

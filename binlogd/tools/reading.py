@@ -28,6 +28,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import repeat
 from pathlib import Path
 
 from binlogd.drainer.files.log import is_log_file, log_files
@@ -105,18 +106,13 @@ def transactions(
     found = [_of_files(source, window, meter) for source in sources if not source.shards]
     if shards:
         found.append(_of_pumps(shards, window, jobs, meter, only))
-    streams = [_numbered(number, stream) for number, stream in enumerate(found)]
+    streams = [zip(repeat(number), stream, strict=False) for number, stream in enumerate(found)]
     last_ts, owner = NO_TS, -1
-    for _, number, transaction in heapq.merge(*streams, key=lambda each: each[:2]):
+    for number, transaction in heapq.merge(*streams, key=lambda each: (each[1].commit_ts, each[0])):
         if transaction.commit_ts == last_ts and number != owner:
             continue  # two copies of one log overlap
         last_ts, owner = transaction.commit_ts, number
         yield transaction
-
-
-def _numbered(number: int, stream: Iterator[Transaction]) -> Iterator[tuple[int, int, Transaction]]:
-    for transaction in stream:
-        yield transaction.commit_ts, number, transaction
 
 
 def _of_files(source: Source, window: CommitWindow, meter: Meter) -> Iterator[Transaction]:

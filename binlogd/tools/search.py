@@ -119,7 +119,17 @@ def by_timestamp(log: SearchedLog, ts: Tso, found: Found) -> None:
             break
         found.looked_to = transaction.commit_ts
     else:
-        _records(log, ts, found)
+        for line in records_of_transaction(log.sources, ts, Meter()):
+            found.records.append(
+                FoundRecord(
+                    kind=line.kind,
+                    start_ts=str(line.start_ts),
+                    time=wall_clock(line.start_ts),
+                    size_bytes=line.size_bytes,
+                    detail=line.detail,
+                    place=f"{line.place.path}:{line.place.offset}",
+                )
+            )
     found.is_complete = True
 
 
@@ -132,8 +142,8 @@ def by_time(log: SearchedLog, start: Tso, stop: Tso, limit: int, found: Found) -
     found.is_complete = True
 
 
-def by_row(log: SearchedLog, question: RowQuestion, found: Found) -> None:
-    """The last changes of some rows, or of all, the newest first.
+def by_row(log: SearchedLog, question: Question, found: Found) -> None:
+    """The last changes of some rows, or of all, the newest first; both ends are included.
 
     Raises Corrupt, OSError, ConfigError; NothingFound for a table that the schema history does not
     know.
@@ -146,36 +156,25 @@ def by_row(log: SearchedLog, question: RowQuestion, found: Found) -> None:
     if wanted is not None:
         _expect_known(log.jobs, wanted, question.table)
         _expect_columns(log.jobs, wanted, question)
-    parts, ddls = _slices(question.start, question.stop), list[Tso]()
+    start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
+    parts, ddls = _slices(start, stop), list[Tso]()
     if wanted is not None and (rows_index := indexed(log.sources, log.jobs)) is not None:
-        parts = _picked(rows_index, wanted, question)
+        parts = _picked(rows_index, wanted, question.row, start, stop)
         ddls = [Tso(ts) for frame in rows_index for ts in frame.head.ddls]
-    for start, stop, only in parts:
+    for begin, end, only in parts:
         newest: list[FoundTransaction] = []
-        for transaction, rows in chosen(log.read(start, stop, only, ddls), wanted):
+        for transaction, rows in chosen(log.read(begin, end, only, ddls), wanted):
             shown = _shown(transaction, _matching(rows, question.row))
             is_found = shown.rows or shown.note if transaction.ddl is None else not question.row
             if is_found:
                 newest = [*newest, shown][-question.limit :]
-        found.looked_to = max(found.looked_to, stop)
-        found.looked_from = start
+        found.looked_to = max(found.looked_to, end)
+        found.looked_from = begin
         found.transactions += newest[::-1]
         if len(found.transactions) >= question.limit:
             del found.transactions[question.limit :]
             break
     found.is_complete = True
-
-
-@dataclass(frozen=True, slots=True)
-class RowQuestion:
-    """Which rows of which table ("" is any), `row` by column names and values as text; both ends
-    are included."""
-
-    table: str
-    row: Mapping[str, str]
-    start: Tso
-    stop: Tso
-    limit: int
 
 
 def _expect_known(jobs: Sequence[Job], wanted: TableFilter, asked: str) -> None:
@@ -189,7 +188,7 @@ def _expect_known(jobs: Sequence[Job], wanted: TableFilter, asked: str) -> None:
     raise NothingFound(f"no table {asked} in the schema history", todo=met.near([asked]))
 
 
-def _expect_columns(jobs: Sequence[Job], wanted: TableFilter, question: RowQuestion) -> None:
+def _expect_columns(jobs: Sequence[Job], wanted: TableFilter, question: Question) -> None:
     """A column that no version of the tables has had need not be looked for."""
     of_id = _databases(jobs)
     columns = {
@@ -238,17 +237,16 @@ def _slices(start: Tso, stop: Tso) -> Iterator[_Slice]:
 
 
 def _picked(
-    found: Iterable[RowFrame], wanted: TableFilter, question: RowQuestion
+    found: Iterable[RowFrame], wanted: TableFilter, row: Mapping[str, str], start: Tso, stop: Tso
 ) -> Iterator[_Slice]:
     """The same by the row index: the transactions that may have such a row, the newest first. Where
     the index is damaged, all that is left."""
-    stop, start = question.stop, question.start
     by_age = sorted(found, key=lambda frame: -frame.head.max_ts)
     floors = [Tso(max(start - 1, frame.head.max_ts)) for frame in by_age[1:]]
     waiting = set[Tso]()
     for frame, floor in zip(by_age, [*floors, Tso(start - 1)], strict=True):
         if start <= frame.head.max_ts and frame.head.min_ts <= stop:
-            of_frame = _of_frame(frame, wanted, question.row)
+            of_frame = _of_frame(frame, wanted, row)
             if of_frame is None:
                 yield from _slices(start, stop)
                 return
@@ -299,20 +297,6 @@ def _says(value: Value, mysql_type: str, text: str) -> bool:
         return text.upper() == "NULL"
     shown = json_value(value, mysql_type)
     return text in (str(shown), value_text(value, mysql_type))
-
-
-def _records(log: SearchedLog, ts: Tso, found: Found) -> None:
-    for line in records_of_transaction(log.sources, ts, Meter()):
-        found.records.append(
-            FoundRecord(
-                kind=line.kind,
-                start_ts=str(line.start_ts),
-                time=wall_clock(line.start_ts),
-                size_bytes=line.size_bytes,
-                detail=line.detail,
-                place=f"{line.place.path}:{line.place.offset}",
-            )
-        )
 
 
 def _shown(transaction: Transaction, rows: Iterator[NamedRow]) -> FoundTransaction:
@@ -384,13 +368,12 @@ def _look(question: Question, found: Found) -> None:
     begun = [path for path in others if path.is_dir() and any(path.iterdir())]
     sources = find_sources([log_dir, *begun])  # a relay log begins with the first binlog
     log = SearchedLog(sources, known_jobs(sources, None))
-    start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
     if question.ts:
         by_timestamp(log, Tso(question.ts), found)
-    elif question.table or not start:
-        wanted = RowQuestion(question.table, question.row, start, stop, question.limit)
-        by_row(log, wanted, found)
+    elif question.table or not question.start:
+        by_row(log, question, found)
     else:
+        start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
         by_time(log, start, stop, question.limit, found)
 
 

@@ -15,8 +15,9 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from binlogd.drainer import sql
@@ -83,21 +84,9 @@ class _Shape:
     key: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Both:
+class _Both(NamedTuple):
     upstream: SqlSession
     downstream: SqlSession
-
-
-@asynccontextmanager
-async def _connected(request: VerifyRequest) -> AsyncIterator[_Both]:
-    with (
-        closing(await SqlSession.connect(request.upstream)) as upstream,
-        closing(await SqlSession.connect(request.downstream)) as downstream,
-    ):
-        if request.at_ts:
-            await _read_at(upstream, request)
-        yield _Both(upstream, downstream)
 
 
 async def _read_at(session: SqlSession, request: VerifyRequest) -> None:
@@ -116,7 +105,13 @@ async def verify(
     """The verdict on each replicated table of either server. `progress` is told the table, how many
     of its parts are compared, and how many there are. Raises DownstreamUnavailable."""
     wanted, routes = request.wanted, request.wanted.routes
-    async with _connected(request) as both:
+    with (
+        closing(await SqlSession.connect(request.upstream)) as upstream,
+        closing(await SqlSession.connect(request.downstream)) as downstream,
+    ):
+        both = _Both(upstream, downstream)
+        if request.at_ts:
+            await _read_at(upstream, request)
         ours = await _tables(both.upstream, request)
         theirs = {_key(name): name for name in await _tables(both.downstream, request)}
         routed = {_key(routes.name(name)) for name in ours}
@@ -169,6 +164,7 @@ class _Pair:
     ) -> None:
         self._both, self._request, self._progress = both, request, progress
         self._name = upstream
+        self._verdict = partial(TableVerdict, upstream.database, upstream.table)
         self._tables = _qualified(upstream), _qualified(downstream)
         self._downstream = downstream
         self._part_rows = request.part_rows
@@ -182,9 +178,7 @@ class _Pair:
         others = {each.name.lower() for each in theirs.columns}
         if names != others:
             odd = ", ".join(sorted(names ^ others))
-            return TableVerdict(
-                self._name.database, self._name.table, 0, f"has other columns: {odd}"
-            )
+            return self._verdict(0, f"has other columns: {odd}")
         rows, parts = await self._parts(ours)
         kinds = {each.name.lower(): each.data_type for each in theirs.columns}
         selected = [_reader(each, kinds[each.name.lower()]) for each in ours.columns]
@@ -192,11 +186,9 @@ class _Pair:
             examples = await self._differences(selected, part)
             if examples:
                 reason = f"rows differ in part {number + 1} of {len(parts)}"
-                return TableVerdict(
-                    self._name.database, self._name.table, rows, reason, tuple(examples)
-                )
+                return self._verdict(rows, reason, tuple(examples))
             self._progress(f"{self._name.database}.{self._name.table}", number + 1, len(parts))
-        return TableVerdict(self._name.database, self._name.table, rows)
+        return self._verdict(rows)
 
     async def _parts(self, shape: _Shape) -> tuple[int, list[bytes]]:
         """How many rows the upstream has, and conditions that divide those of both servers."""

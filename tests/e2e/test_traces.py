@@ -16,7 +16,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from binlogd.errors import ConfigError
-from binlogd.telemetry.otlp import exporter
+from binlogd.node.tracing import exporter
 from tests.support import bank
 from tests.support.appliance import Appliance, into_mariadb
 from tests.support.mariadb import MariaDb

@@ -40,7 +40,9 @@ class SecondaryEncoder:
         info = table.info
         columns = tuple(replace(each, state=SchemaState.PUBLIC) for each in info.columns)
         self._decoder = RowDecoder(replace(table, info=replace(info, columns=columns)))
-        self._columns = [(each.id, _writer_of(each), _missing(each)) for each in columns]
+        self._columns = [
+            (each.id, _writer_of(each), _writer_of(each)(missing_value(each))) for each in columns
+        ]
         self._head = (
             bytes_field(b"\x0a", table.database.encode())
             + bytes_field(b"\x12", info.name.encode())
@@ -125,10 +127,6 @@ def _key(name: str, columns: list[str]) -> bytes:
 
 
 # --- values ----------------------------------------------------------------------------------
-
-
-def _missing(column: Column) -> bytes:
-    return _writer_of(column)(missing_value(column))
 
 
 def _writer_of(column: Column) -> Callable[[Any], bytes]:

@@ -244,8 +244,6 @@ class SqlSession:
     def __init__(self, connection: ServerConnection, server: MySqlServer) -> None:
         self._connection = connection
         self._server = server
-        self.warned = 0
-        """Statements that the server did with warnings."""
 
     @classmethod
     async def connect(
@@ -325,7 +323,7 @@ class SqlSession:
         Raises TryAgain, DownstreamUnavailable or SqlRefused. After DownstreamUnavailable that is no
         TryAgain the session is closed.
         """
-        return self._done(await self._result_of(statement, is_long=is_long))
+        return _done(await self._result_of(statement, is_long=is_long))
 
     async def run_all(self, statements: Sequence[bytes], done: list[Done]) -> None:
         """Executes statements in order, in one round trip; none that follows a failing one.
@@ -335,15 +333,10 @@ class SqlSession:
         that failed. What a warning says is known of the last one only. Raises as `run`.
         """
         result = await self._result_of(b";".join(statements), is_long=False)
-        done.append(self._done(result))
+        done.append(_done(result))
         while result.has_next:  # ends: an answer for each statement
             result = await self._result_of(None, is_long=False)
-            done.append(self._done(result))
-
-    def _done(self, result: Any) -> Done:
-        if result.warning_count:
-            self.warned += 1
-        return Done(int(result.affected_rows or 0), int(result.warning_count or 0))
+            done.append(_done(result))
 
     async def rows(self, statement: bytes) -> list[tuple[Any, ...]]:
         """The rows of a query. Raises as `run`."""
@@ -423,6 +416,10 @@ async def patiently(
             wait_s = backoff.next_s()
             log.warning(event, cause=str(error), wait_s=wait_s)
             await asyncio.sleep(wait_s)
+
+
+def _done(result: Any) -> Done:
+    return Done(int(result.affected_rows or 0), int(result.warning_count or 0))
 
 
 def _readable(said: str) -> str:

@@ -67,20 +67,15 @@ class _Place:
         async with self._lock:
             return await self._once_more(lambda session: session.rows(statement))
 
-    async def transaction(self, statements: Sequence[bytes]) -> None:
-        """All of them or none."""
+    async def transaction(self, work: Callable[[SqlSession], Awaitable[T]]) -> T:
+        """All that the work runs, or nothing; it must bear to be done again."""
 
-        async def together(session: SqlSession) -> None:
+        async def together(session: SqlSession) -> T:
             async with session.transaction():
-                for statement in statements:
-                    await session.run(statement)
+                return await work(session)
 
-        await self.alone(together)
-
-    async def alone(self, work: Callable[[SqlSession], Awaitable[T]]) -> T:
-        """Some statements that belong together; they must bear to be run again."""
         async with self._lock:
-            return await self._once_more(work)
+            return await self._once_more(together)
 
     def close(self) -> None:
         """Drops the connection."""
@@ -99,6 +94,11 @@ class _Place:
             return await work(self._session)
         except SqlRefused as error:
             raise _refused(error) from error
+
+
+async def _each(statements: Sequence[bytes], session: SqlSession) -> None:
+    for statement in statements:
+        await session.run(statement)
 
 
 class MySqlStore:
@@ -142,7 +142,7 @@ class MySqlStore:
         if looked_at is not None and looked_at.is_set_back and checkpoint:
             checkpoint = _as_set(checkpoint)
             await self._there.run([self._replaced_by(checkpoint)])
-        checkpoint, restart, noted = await self._here.alone(
+        checkpoint, restart, noted = await self._here.transaction(
             lambda session: self._taken_over(session, checkpoint, noted_ts, lanes, now_ts)
         )
         if self._is_elsewhere and checkpoint and checkpoint.commit_ts > restart.low_ts:
@@ -163,13 +163,12 @@ class MySqlStore:
         await self._load()
 
         async def decided(session: SqlSession) -> None:
-            async with session.transaction():
-                rows = await session.rows(self.progress.owner())
-                note = decide(str(rows[0][0]) if rows else "")
-                if note is not None:
-                    await session.run(self.progress.owned(note))
+            rows = await session.rows(self.progress.owner())
+            note = decide(str(rows[0][0]) if rows else "")
+            if note is not None:
+                await session.run(self.progress.owned(note))
 
-        await self._here.alone(decided)
+        await self._here.transaction(decided)
 
     async def _made(self) -> None:
         """Creates what is missing."""
@@ -224,31 +223,29 @@ class MySqlStore:
         one that was read before is of the server that this one has taken the place of, and ahead
         of the note here as if it had been set by hand.
         """
-        async with session.transaction():
-            rows = [_row(each) for each in await session.rows(self.progress.read())]
-            if not self._is_elsewhere:
-                checkpoint = self._decoded(await session.rows(self._checkpoint()))
-            restart = restart_of(rows, checkpoint, noted_ts)
-            statements: tuple[bytes, ...] = ()
-            if restart.is_set_back:
-                log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
-                statements = self.progress.set_to(restart.low_ts)
-            if restart.is_set_back and checkpoint and not self._is_elsewhere:
-                checkpoint = _as_set(checkpoint)
-                statements = (self._replaced_by(checkpoint), *statements)
-            if restart.is_set_back or (restart.is_first and now_ts > NO_TS):
-                restart = restart._replace(repeated_ts=max(restart.repeated_ts, now_ts))
-                statements = (*statements, self.progress.repeated(restart.repeated_ts))
-            noted: dict[int, str] = {}
-            if restart.is_level:
-                statements = (*statements, self.progress.forget_shapes())
-                level = (LanePosition(restart.high_ts),) * lanes
-                restart = restart._replace(lanes=level)
-            else:
-                shapes = await session.rows(self.progress.shapes())
-                noted = {int(table_id): str(shape) for table_id, shape in shapes}
-            for statement in (*statements, *self.progress.lay_out(restart.lanes)):
-                await session.run(statement)
+        rows = [_row(each) for each in await session.rows(self.progress.read())]
+        if not self._is_elsewhere:
+            checkpoint = self._decoded(await session.rows(self._checkpoint()))
+        restart = restart_of(rows, checkpoint, noted_ts)
+        statements: tuple[bytes, ...] = ()
+        if restart.is_set_back:
+            log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
+            statements = self.progress.set_to(restart.low_ts)
+        if restart.is_set_back and checkpoint and not self._is_elsewhere:
+            checkpoint = _as_set(checkpoint)
+            statements = (self._replaced_by(checkpoint), *statements)
+        if restart.is_set_back or (restart.is_first and now_ts > NO_TS):
+            restart = restart._replace(repeated_ts=max(restart.repeated_ts, now_ts))
+            statements = (*statements, self.progress.repeated(restart.repeated_ts))
+        noted: dict[int, str] = {}
+        if restart.is_level:
+            statements = (*statements, self.progress.forget_shapes())
+            level = (LanePosition(restart.high_ts),) * lanes
+            restart = restart._replace(lanes=level)
+        else:
+            shapes = await session.rows(self.progress.shapes())
+            noted = {int(table_id): str(shape) for table_id, shape in shapes}
+        await _each([*statements, *self.progress.lay_out(restart.lanes)], session)
         return checkpoint, restart, noted
 
     async def stored(self) -> Checkpoint | None:
@@ -269,7 +266,7 @@ class MySqlStore:
         note = self.progress.saved(checkpoint.commit_ts)
         if self._is_elsewhere:
             await self.if_left(left)
-            await self._there.transaction([self._replaced_by(checkpoint), note])
+            await self._there.transaction(partial(_each, [self._replaced_by(checkpoint), note]))
             await self.if_left(left, note)
         else:
             await self.if_left(left, self._replaced_by(checkpoint), note)
@@ -278,14 +275,12 @@ class MySqlStore:
         """Runs statements beside a look at the lanes; `left` and what it raises as for `save`."""
 
         async def together(session: SqlSession) -> None:
-            async with session.transaction():
-                found = await self._lanes(session, left)
-                if wrong := went_back(str(self._here), found, left):
-                    raise wrong
-                for statement in statements:
-                    await session.run(statement)
+            found = await self._lanes(session, left)
+            if wrong := went_back(str(self._here), found, left):
+                raise wrong
+            await _each(statements, session)
 
-        await self._here.alone(together)
+        await self._here.transaction(together)
 
     async def set_to(self, checkpoint: Checkpoint, now_ts: Tso) -> None:
         """Everything begins anew behind this checkpoint; nobody may be at work. The data may be of
@@ -296,10 +291,10 @@ class MySqlStore:
         )
         if self._is_elsewhere:
             saved = self.progress.saved(checkpoint.commit_ts)
-            await self._there.transaction([self._replaced_by(checkpoint), saved])
-            await self._here.transaction(notes)
+            await self._there.transaction(partial(_each, [self._replaced_by(checkpoint), saved]))
+            await self._here.transaction(partial(_each, notes))
         else:
-            await self._here.transaction([self._replaced_by(checkpoint), *notes])
+            await self._here.transaction(partial(_each, [self._replaced_by(checkpoint), *notes]))
 
     async def state(self) -> tuple[Checkpoint | None, Restart]:
         """What is stored, without a change to anything. Raises ConfigError as well."""
@@ -314,7 +309,7 @@ class MySqlStore:
         """Replaces the progress rows of all lanes, which are as they were left, by others that are
         level. Raises DownstreamWentBack, ConfigError where they are not."""
         notes = [self.progress.forget_shapes()]
-        await self._here.alone(lambda session: self._laid_out(session, left, wanted, notes))
+        await self._here.transaction(lambda session: self._laid_out(session, left, wanted, notes))
 
     async def note_shape(self, table_id: int, shape: str) -> str:
         """Notes how a table is written while lanes stand apart, and tells it."""
@@ -325,24 +320,18 @@ class MySqlStore:
         """As `note_shape` where several processes meet a table: who comes first decides."""
 
         async def decided(session: SqlSession) -> str:
-            async with session.transaction():
-                await session.rows(self.progress.read())  # one after the other
-                found = await session.rows(self.progress.shape(table_id))
-                if not found:
-                    await session.run(self.progress.note_shape(table_id, shape))
+            await session.rows(self.progress.read())  # one after the other
+            found = await session.rows(self.progress.shape(table_id))
+            if not found:
+                await session.run(self.progress.note_shape(table_id, shape))
             return str(found[0][0]) if found else shape
 
-        return await self._here.alone(decided)
+        return await self._here.transaction(decided)
 
     async def lane(self, lane: int, left: Sequence[LanePosition]) -> LanePosition:
         """Where a lane stands once nobody is at it, one of a layout that was `left` so, or further.
         Raises DownstreamWentBack, ConfigError where there is no such layout."""
-
-        async def locked(session: SqlSession) -> list[LanePosition]:
-            async with session.transaction():
-                return await self._lanes(session, left)
-
-        found = await self._here.alone(locked)
+        found = await self._here.transaction(lambda session: self._lanes(session, left))
         if wrong := went_back(str(self._here), found, left):
             raise wrong
         return found[lane]
@@ -354,7 +343,8 @@ class MySqlStore:
         where all lanes stand now. Raises SqlRefused, DownstreamWentBack, ConfigError."""
         position = LanePosition(Tso(ddl.commit_ts - 1))
         wanted = [position] * len(left)
-        await self._laid_out(session, left, wanted, [self.progress.begin_ddl(ddl)])
+        async with session.transaction():
+            await self._laid_out(session, left, wanted, [self.progress.begin_ddl(ddl)])
         return position
 
     async def end_ddl(
@@ -372,7 +362,8 @@ class MySqlStore:
         position = LanePosition(commit_ts)
         wanted = [position] * len(left)
         notes = [self.progress.end_ddl(), self.progress.forget_shapes(touched)]
-        await self._laid_out(session, left, wanted, notes)
+        async with session.transaction():
+            await self._laid_out(session, left, wanted, notes)
         return position
 
     async def _laid_out(
@@ -382,12 +373,11 @@ class MySqlStore:
         wanted: Sequence[LanePosition],
         notes: Sequence[bytes],
     ) -> None:
-        async with session.transaction():
-            found = await self._lanes(session, left)
-            if found not in (list(left), list(wanted)):  # or done, and its answer was lost
-                raise not_as_left(str(self._here), found, left)
-            for statement in (*self.progress.lay_out(wanted), *notes):
-                await session.run(statement)
+        """In a transaction of the session."""
+        found = await self._lanes(session, left)
+        if found not in (list(left), list(wanted)):  # or done, and its answer was lost
+            raise not_as_left(str(self._here), found, left)
+        await _each([*self.progress.lay_out(wanted), *notes], session)
 
     async def _lanes(self, session: SqlSession, left: Sequence[LanePosition]) -> list[LanePosition]:
         """Where the lanes stand, locked."""

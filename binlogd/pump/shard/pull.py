@@ -149,7 +149,7 @@ class ShardSource:
         placed: list[tuple[Kept, Spot]] = [
             (each, each.place)
             for each in kept
-            if each.place is not None and not self._is_large(each.place)
+            if each.place is not None and each.place.length <= self._large_bytes
         ]
         payloads = await self._shard.log.read([place for _, place in placed])
         return {
@@ -241,9 +241,6 @@ class ShardSource:
                     if (fid, records[-1][0]) >= stretch.end:
                         break
         index.compared(after)
-
-    def _is_large(self, place: Place) -> bool:
-        return place.length > self._large_bytes
 
     def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Spot | None) -> None:
         """A commit whose prewrite this log never had."""

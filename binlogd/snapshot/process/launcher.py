@@ -14,10 +14,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import structlog
@@ -28,16 +26,15 @@ from binlogd.host.threads import Threads, over
 from binlogd.snapshot.publishing.publish import AlreadyThere
 from binlogd.snapshot.spec import (
     EVENTS_FD,
-    Advanced,
     Event,
     ExportSpec,
     Failed,
     Planned,
+    Progress,
     Report,
     SessionSpec,
     Staged,
     Started,
-    Wrote,
 )
 
 JOB_MODULE = "binlogd.snapshot.child"
@@ -57,20 +54,6 @@ log = structlog.get_logger(__name__)
 
 class ExportFailed(GaveUp):
     """The job ended without a snapshot, for a reason that is its own; nothing was published."""
-
-
-Stage = Literal["waiting", "starting", "transactions", "rows", "publishing", "uploading"]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far an export is: tasks of a stage, or with `table` the rows of one that are in files;
-    `total` 0 while it is not known."""
-
-    stage: Stage
-    done: int
-    total: int
-    table: str = ""
 
 
 Notice = Callable[[Progress], None]
@@ -276,10 +259,8 @@ def take(event: Event, notice: Notice) -> None:
     match event:
         case Planned():
             log.info("export_planned", **msgspec.structs.asdict(event))
-        case Advanced(stage="transactions" | "rows" as stage):
-            notice(Progress(stage, event.done, event.total))
-        case Wrote():
-            notice(Progress("rows", event.rows, 0, event.table))
+        case Progress():
+            notice(event)
         case Failed():
             raise _FAMILIES.get(event.kind, ExportFailed)(event.text)
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from binlogd.snapshot.log.events import BATCH_BYTES_MAX
 from binlogd.snapshot.process.gateway import java_options
-from binlogd.snapshot.spec import Advanced, Event, SessionSpec
+from binlogd.snapshot.spec import Event, Progress, SessionSpec, Stage
 
 _POLL_S = 0.25
 
@@ -94,7 +94,7 @@ def rehearse(spark: SparkSession) -> None:
 
 @contextmanager
 def progress(
-    spark: SparkSession, stage: str, say: Say, news: Callable[[], Iterable[Event]] = tuple
+    spark: SparkSession, stage: Stage, say: Say, news: Callable[[], Iterable[Event]] = tuple
 ) -> Iterator[None]:
     """Tells how many tasks are done while the block runs, and what else there is news of.
 
@@ -111,7 +111,7 @@ def progress(
             now = sum(done for done, _ in counts), sum(total for _, total in counts)
             if now[1] and now != said:
                 said = now
-                say(Advanced(stage, *now))
+                say(Progress(stage, *now))
             for event in news():
                 say(event)
 

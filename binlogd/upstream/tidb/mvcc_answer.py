@@ -42,11 +42,8 @@ class _Value(msgspec.Struct):
     error: str = ""
 
 
-class _Answer(msgspec.Struct):
+class _Answer(_Value):
     value: _Value | None = None
-    info: _Info | None = None
-    region_error: dict[str, Any] | None = None
-    error: str = ""
 
 
 _DECODER = msgspec.json.Decoder(_Answer | list[_Answer])
@@ -63,7 +60,7 @@ def key_history(body: bytes) -> KeyHistory:
     versions: list[Version] = []
     locked_by: Tso | None = None
     for answer in answers:
-        value = answer.value or _Value(answer.info, answer.region_error, answer.error)
+        value = answer.value or answer
         if value.region_error:
             message = value.region_error.get("message", "") or next(iter(value.region_error))
             raise UpstreamUnavailable(f"a region error inside the answer: {message}")

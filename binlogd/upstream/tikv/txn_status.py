@@ -85,7 +85,9 @@ class TikvTxnStatus:
         failures = [each for each in results if isinstance(each, Unavailable)]
         if len(failures) == len(results):
             raise UpstreamUnavailable(str(failures[0]))
-        answers = [_answer(each) for each in results]
+        answers = [
+            Pending(str(each)) if isinstance(each, Unavailable) else each for each in results
+        ]
         self._answers.update(map(type, answers))
         return answers
 
@@ -167,7 +169,3 @@ class TikvTxnStatus:
             self._absent_since_ms.clear()
         now_ms = physical_ms(now)
         return (now_ms - self._absent_since_ms.setdefault(start_ts, now_ms)) / 1000
-
-
-def _answer(found: _Found) -> TxnStatus:
-    return Pending(str(found)) if isinstance(found, Unavailable) else found

@@ -17,10 +17,11 @@ from binlogd.errors import ConfigError, Refused
 from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
 from binlogd.snapshot.process import preflight
-from binlogd.snapshot.process.launcher import ExportFailed, Progress
+from binlogd.snapshot.process.launcher import ExportFailed
 from binlogd.snapshot.process.preflight import note_launch
 from binlogd.snapshot.publishing.marks import Written
 from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.snapshot.spec import Progress
 from tests.support import recordings_reader, snapshot_reader
 from tests.support.data_directory import write_log
 from tests.support.processes import children_of

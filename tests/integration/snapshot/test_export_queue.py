@@ -20,8 +20,8 @@ from binlogd.serving.routes.application import add_exports
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.export_queue import WAITING_MAX, AskedExport, ExportJob, ExportQueue
-from binlogd.snapshot.process.launcher import Borrow, JobProcess, Notice, Progress, WarmJob
-from binlogd.snapshot.spec import SessionSpec
+from binlogd.snapshot.process.launcher import Borrow, JobProcess, Notice, WarmJob
+from binlogd.snapshot.spec import Progress, SessionSpec
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
 from tests.support import recordings_reader

@@ -13,9 +13,9 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
+from binlogd.snapshot.publication import register
 from binlogd.snapshot.publishing.lake import catalogs
 from binlogd.snapshot.publishing.lake.catalogs import CatalogFailed
-from binlogd.snapshot.publishing.lake.register import register
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
 from binlogd.snapshot.spec import Lake
 from tests.support.iceberg_catalogs import CATALOGS, NAME, described

@@ -31,7 +31,7 @@ from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
 from binlogd.errors import Corrupt
 from binlogd.log.segment_index import LogPosition, SegmentIndex, SyncPoint
-from binlogd.spark.other_tables import ids_elsewhere
+from binlogd.spark.history import ids_elsewhere
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.mutation import Mutation

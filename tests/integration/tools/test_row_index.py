@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from binlogd.drainer.messages.named import NamedRow, RowKind
-from binlogd.serving.answers import FoundTransaction
+from binlogd.serving.answers import FoundTransaction, Question
 from binlogd.serving.finder import RowIndexer
 from binlogd.tools.reading import find_sources, known_jobs
 from binlogd.tools.row_index import frames, picked
 from binlogd.tools.row_indexing import index_rows, indexed
-from binlogd.tools.search import Found, RowQuestion, SearchedLog, by_row
+from binlogd.tools.search import Found, SearchedLog, by_row
 from binlogd.tools.shown import value_text
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.upstream.history import SchemaHistory, job_source
@@ -63,7 +63,7 @@ def searched(directory: Path) -> SearchedLog:
 
 def found(log: SearchedLog, table: str, row: dict[str, str], limit: int) -> list[FoundTransaction]:
     answer = Found()
-    by_row(log, RowQuestion(table, row, NO_TS, MAX_TS, limit), answer)
+    by_row(log, Question(table=table, row=row, limit=limit), answer)
     assert answer.is_complete
     return [msgspec.structs.replace(each, place="") for each in answer.transactions]
 

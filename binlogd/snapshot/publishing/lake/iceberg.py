@@ -107,7 +107,7 @@ def set_spec(changes: Transaction, spec: PartitionSpec) -> None:
 
 def schema_updates(held: TableMetadata, schema: Schema) -> tuple[int, tuple[TableUpdate, ...]]:
     """The number that a schema has in a table, and what makes it the current one."""
-    same = next((each.schema_id for each in held.schemas if _same(each, schema)), None)
+    same = next((each.schema_id for each in held.schemas if each.fields == schema.fields), None)
     if same == held.current_schema_id:
         return same, ()
     number = max(each.schema_id for each in held.schemas) + 1 if same is None else same
@@ -115,10 +115,6 @@ def schema_updates(held: TableMetadata, schema: Schema) -> tuple[int, tuple[Tabl
     if same is not None:
         return number, (current,)
     return number, (AddSchemaUpdate(schema=Schema(*schema.fields, schema_id=number)), current)
-
-
-def _same(one: Schema, other: Schema) -> bool:
-    return one.fields == other.fields
 
 
 def _commit_ts_of(table: Table) -> int | None:
