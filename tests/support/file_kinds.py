@@ -21,7 +21,8 @@ from binlogd.archive.view import local_view
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
 from binlogd.drainer.files.log import compressed_name, encode_record
-from binlogd.drainer.files.sink import FileSink, FileSinkOptions, find_tail
+from binlogd.drainer.files.sink import FileSink, FileSinkOptions
+from binlogd.drainer.files.tail import find_tail
 from binlogd.drainer.messages.pb_write import ddl_binlog
 from binlogd.drainer.messages.secondary_write import ddl_message
 from binlogd.drainer.restore_original import _transactions as original_transactions
