@@ -22,7 +22,7 @@ from tests.support import strace
 from tests.support.drainer_lives import Replicating
 from tests.support.faults import RecordProperty, counted
 from tests.support.killed import ROOT, child_of, end
-from tests.support.pump_lives import nothing_is_lost
+from tests.support.pump_lives import SPOOLED_OF, nothing_is_lost
 from tests.support.pump_world import spread
 
 TRANSACTIONS = 150
@@ -91,7 +91,8 @@ async def test_a_pump_killed_in_any_call_has_what_it_acknowledged(
         for times in TIMES:
             directory = tmp_path / f"data-{times}"
             spread(directory, 2)
-            words = ["-m", "tests.support.pump_writer", str(directory), "1000"]
+            words = ["-m", "tests.support.pump_writer", str(directory)]
+            words += ["1000", str(SPOOLED_OF)]
             fault = f"{call}:signal=SIGKILL:when={times}"
             life = await lived(directory, words, fault, lines_max=ENOUGH)
             told = acknowledged(life.said)

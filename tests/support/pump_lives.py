@@ -30,6 +30,8 @@ from tests.support.pump_writer import OPTIONS, WRITERS
 
 ROOT = Path(__file__).parents[2]
 Commits = list[tuple[int, int]]
+SPOOLED_OF = 30
+"""Of so many prewrites of a writer one is written as a large one."""
 
 
 async def killed_writer(
@@ -40,7 +42,7 @@ async def killed_writer(
     under: Sequence[str] = (),
     refusals: int = 0,
     is_due: Callable[[], bool] = lambda: True,
-    spooled_of: int = 30,
+    spooled_of: int = SPOOLED_OF,
 ) -> tuple[Commits, int]:
     """Runs a writing process, kills it after `enough` commits and `refusals` as soon as it
     `is_due`, and returns the commits that it was told are durable, and how many binlogs were
