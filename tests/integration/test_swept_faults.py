@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,7 @@ ENOUGH = 300
 """Commits after which a writer that met no fault is killed."""
 TIMES = (1, 2, 3, 4, 5, 7, 9, 12, 16, 22, 30, 45)
 CALLS = ("write", "fdatasync", "fsync", "ftruncate", "pwrite64", "mkdir")
-
-pytestmark = pytest.mark.soak
+FAULTS = ("signal=SIGKILL", "error=EIO", "error=ENOSPC")
 
 
 @pytest.fixture(autouse=True)
@@ -83,12 +83,18 @@ def acknowledged(said: Sequence[bytes]) -> list[tuple[int, int]]:
     return [(int(each[0]), int(each[1])) for each in pairs if len(each) == 2]
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("call", "at"),
+    [
+        pytest.param("fdatasync", (9,), id="short"),
+        *(pytest.param(call, TIMES, id=call, marks=pytest.mark.soak) for call in CALLS),
+    ],
+)
 async def test_a_pump_killed_in_any_call_has_what_it_acknowledged(
-    tmp_path: Path, record_property: RecordProperty, call: str
+    tmp_path: Path, record_property: RecordProperty, call: str, at: Sequence[int]
 ) -> None:
     with counted(record_property, fault=f"kill -9 in the n-th {call}", target="Pump") as cases:
-        for times in TIMES:
+        for times in at:
             directory = tmp_path / f"data-{times}"
             spread(directory, 2)
             words = ["-m", "tests.support.pump_writer", str(directory)]
@@ -105,9 +111,16 @@ async def test_a_pump_killed_in_any_call_has_what_it_acknowledged(
             cases.one()
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
-@pytest.mark.parametrize("fault", ["signal=SIGKILL", "error=EIO", "error=ENOSPC"])
-@pytest.mark.parametrize("call", ["fdatasync", "rename"])
+@pytest.mark.parametrize(
+    ("call", "fault", "kind", "at"),
+    [
+        pytest.param("rename", "signal=SIGKILL", "file", (4,), id="short"),
+        *(
+            pytest.param(*each, TIMES, id="-".join(each), marks=pytest.mark.soak)
+            for each in product(("fdatasync", "rename"), FAULTS, ("file", "sqlite"))
+        ),
+    ],
+)
 async def test_a_drainer_that_meets_a_fault_in_any_call_ends_as_without(
     tmp_path: Path,
     disk: PosixDisk,
@@ -115,6 +128,7 @@ async def test_a_drainer_that_meets_a_fault_in_any_call_ends_as_without(
     call: str,
     fault: str,
     kind: str,
+    at: Sequence[int],
 ) -> None:
     whole = tmp_path / "whole"
     Path.mkdir(whole)
@@ -123,7 +137,7 @@ async def test_a_drainer_that_meets_a_fault_in_any_call_ends_as_without(
     with counted(
         record_property, fault=f"{name} in the n-th {call}", target=f"Drainer, {kind}"
     ) as cases:
-        for times in TIMES:
+        for times in at:
             directory = tmp_path / f"data-{times}"
             Path.mkdir(directory)
             words = ["-m", "tests.support.drainer_lives", str(directory), kind, str(TRANSACTIONS)]
