@@ -303,6 +303,7 @@ class CommonStatus(Struct, frozen=True, kw_only=True):
     exports: ExportsStatus | None
     stuck_parts: Sequence[StuckPart]
     registry_error: str
+    log_error: str
 
 
 class OwnStatus(CommonStatus, frozen=True, kw_only=True):

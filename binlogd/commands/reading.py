@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -82,13 +80,3 @@ def show_chosen(
     for transaction, rows in chosen(found, wanted):
         writer.transaction(transaction, rows)
         shown.advance()
-    sys.stdout.flush()
-
-
-@contextmanager
-def quiet_on_broken_pipe() -> Iterator[None]:
-    """Who reads the output may go away (`| head`): that ends the command, and is no failure."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit

@@ -17,7 +17,6 @@ from binlogd.commands.reading import (
     FromOption,
     JsonLinesOption,
     ToOption,
-    quiet_on_broken_pipe,
     show_chosen,
     window_of,
 )
@@ -86,7 +85,7 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     )
     window, sources = window_of(start, stop), find_sources(paths)
     only_named(sources)
-    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+    with ReadingProgress(Console(stderr=True)) as shown:
         found = transactions(sources, window, meter=shown.meter)
         if into is None:
             show_chosen(found, wanted, shown, as_json=as_json)

@@ -174,13 +174,15 @@ def _print_sources(console: Console, sources: Sequence[SourceStatus]) -> None:
 
 
 def _print_kept(console: Console, status: Status) -> None:
-    """Why no prewrite is taken, and who keeps binlogs that are old enough to go."""
-    gc = status.gc
+    """Why no prewrite is taken, who keeps binlogs that are old enough to go, what else fails."""
+    gc, parts = status.gc, status.stuck_parts
     for text, label, style in (
         (status.refuses_because, "refusing writes:", "bold red"),
         (", ".join(gc.held_by), "old binlogs are kept for:", "yellow"),
         (gc.failed, "nothing is deleted:", "bold red"),
         (status.registry_error, "the registry does not answer:", "yellow"),
+        (status.log_error, "log lines cannot be written:", "bold red"),
+        *((each.error, f"{each.part} failed, and is tried again:", "yellow") for each in parts),
     ):
         if text:
             say(text, label, style, console=console)

@@ -16,7 +16,6 @@ from binlogd.commands.reading import (
     JsonLinesOption,
     PathsArgument,
     history_of,
-    quiet_on_broken_pipe,
     writer_of,
 )
 from binlogd.settings.quantities import wall_clock
@@ -44,14 +43,13 @@ def txn(
     setup = load_setup(config_file, data_dir)
     sources = find_sources(paths or [setup.data_dir])
     jobs = known_jobs(sources, history_of(setup, schema_history))
-    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+    with ReadingProgress(Console(stderr=True)) as shown:
         # a commit lies behind its start, so nothing before `ts` is read
         later = transactions(sources, CommitWindow(start=Tso(ts)), jobs=jobs, meter=shown.meter)
         found = next((each for each in later if ts in (each.commit_ts, each.start_ts)), None)
         lines = [] if found else list(records_of_transaction(sources, Tso(ts), shown.meter))
     if found is not None:
         writer_of(as_json=as_json, full=True).transaction(found, found.rows())
-        sys.stdout.flush()
         return
     for line in lines:
         _say(line, as_json=as_json)

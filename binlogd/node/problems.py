@@ -59,6 +59,16 @@ def problems(status: OwnStatus) -> list[Problem]:
                 " back.",
             )
         )
+    if status.log_error:
+        found.append(
+            Problem(
+                "warn",
+                "Log lines cannot be written",
+                status.log_error,
+                "Nothing else waits for that. Make room where the log goes; how many lines are"
+                " missing is said there.",
+            )
+        )
     found += [
         Problem(
             "warn",
