@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from binlogd.commands.console import ReadingProgress, is_coloured
+from binlogd.commands.options import COUNT_MAX
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import ConfigError
 from binlogd.settings.quantities import first_ts, last_ts
@@ -36,7 +37,8 @@ TableOption = Annotated[
     typer.Option("--table", help="DB or DB.TABLE, names or ~expressions; may be repeated."),
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Stop after so many transactions.")
+    int | None,
+    typer.Option("--limit", min=1, max=COUNT_MAX, help="Stop after so many transactions."),
 ]
 HistoryOption = Annotated[
     Path | None,

@@ -28,7 +28,7 @@ from binlogd.tools.chosen import table_patterns
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, only_named
 from binlogd.tools.replay import replay as replay_into
-from binlogd.tso import Tso
+from binlogd.tso import MAX_TS, Tso
 
 _TABLES_SHOWN_MAX = 5
 
@@ -54,7 +54,8 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
         typer.Option("--ignore", help="None of these: DB or DB.TABLE, names or ~expressions."),
     ] = None,
     ignore_commit_ts: Annotated[
-        list[int] | None, typer.Option("--ignore-commit-ts", help="Pass over a transaction.")
+        list[int] | None,
+        typer.Option("--ignore-commit-ts", min=1, max=MAX_TS, help="Pass over a transaction."),
     ] = None,
     safe_mode: Annotated[
         bool,

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from binlogd.commands.output import say, say_facts, say_table
+from binlogd.commands.output import say, say_facts, say_table, standard_output
 from binlogd.status import (
     OFF,
     DrainerStatus,
@@ -98,7 +98,7 @@ class StatusScreen:
 
 def print_status(status: Status, console: Console | None = None) -> None:
     """One screen: lag, watermarks, checkpoint, lanes, who blocks."""
-    console = console or Console()
+    console = console or standard_output()
     checkpoint, drainer = status.checkpoint, status.drainer
     rows: list[tuple[str, str]] = [
         ("node", f"{status.node_id} ({status.state})"),

@@ -22,11 +22,11 @@ from binlogd.settings.quantities import wall_clock
 from binlogd.tools.reading import find_sources, known_jobs, transactions
 from binlogd.tools.records import RecordLine, records_of_transaction
 from binlogd.tools.transaction import CommitWindow
-from binlogd.tso import Tso
+from binlogd.tso import MAX_TS, Tso
 
 
 def txn(
-    ts: Annotated[int, typer.Argument(min=1, help="Its commit_ts or its start_ts.")],
+    ts: Annotated[int, typer.Argument(min=1, max=MAX_TS, help="Its commit_ts or its start_ts.")],
     paths: PathsArgument = None,
     schema_history: HistoryOption = None,
     config_file: ConfigOption = None,
