@@ -55,6 +55,7 @@ class SavedCheckpoint(Struct, frozen=True):
 
     commit_ts: Ts = NO_TS
     consistent: bool = False
+    error: str = ""
 
 
 class FailureStatus(Struct, frozen=True):

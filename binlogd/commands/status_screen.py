@@ -181,6 +181,7 @@ def _print_kept(console: Console, status: Status) -> None:
         (", ".join(gc.held_by), "old binlogs are kept for:", "yellow"),
         (gc.failed, "nothing is deleted:", "bold red"),
         (status.registry_error, "the registry does not answer:", "yellow"),
+        (status.checkpoint.error, "the checkpoint is not saved:", "bold red"),
         (status.log_error, "log lines cannot be written:", "bold red"),
         *((each.error, f"{each.part} failed, and is tried again:", "yellow") for each in parts),
     ):

@@ -432,8 +432,9 @@ class Node:
     def _checkpoint(self) -> SavedCheckpoint:
         if self.drainer is None:
             return SavedCheckpoint()
-        checkpoint = self.drainer.statistics().checkpoint
-        return SavedCheckpoint(checkpoint.commit_ts, checkpoint.consistent)
+        now = self.drainer.statistics()
+        saved = now.checkpoint
+        return SavedCheckpoint(saved.commit_ts, saved.consistent, now.not_saved)
 
     def _drainer(self) -> DrainerStatus:
         if self.drainer is None:

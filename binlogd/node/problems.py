@@ -59,6 +59,16 @@ def problems(status: OwnStatus) -> list[Problem]:
                 " back.",
             )
         )
+    if status.checkpoint.error:
+        found.append(
+            Problem(
+                "warn",
+                "The checkpoint is not saved",
+                status.checkpoint.error,
+                "Replication goes on, and would come to all behind the last checkpoint again after"
+                " a crash. Mend what is named; it is tried every few seconds.",
+            )
+        )
     if status.log_error:
         found.append(
             Problem(

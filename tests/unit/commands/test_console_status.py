@@ -158,8 +158,9 @@ def test_a_lag_that_is_not_known_is_no_number(
 def test_nothing_is_inconsistent_before_the_first_write(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_status(well(checkpoint=SavedCheckpoint()))
+    print_status(well(checkpoint=SavedCheckpoint(error="it is locked")))
     text = " ".join(capsys.readouterr().out.split())
+    assert "the checkpoint is not saved: it is locked" in text
     assert "applied up to nothing yet saved up to nothing yet" in text
     assert "consistent" not in text
     print_status(well(drainer=drainer(applied_ts=Tso(45))))
