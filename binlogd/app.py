@@ -103,11 +103,11 @@ def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
     """Runs the appliance until it is told to stop; the exit code. `read_again` reads the
     configuration anew when that is asked for, and may raise ConfigError."""
     gc.freeze()  # what was imported
-    set_up_logging(setup.config.log_level)
+    reloading = Reloading(setup, read_again)
+    set_up_logging(setup.config.log_level, reloading.log_lines)
     sys.setswitchinterval(GIL_SWITCH_S)
     share_arenas()
     try:
-        reloading = Reloading(setup, read_again)
         return run(stoppable(_serve(reloading), lambda: reloading.reload(lambda: None)))
     except TimeoutError:
         # A thread may be in a system call that does not return, and would keep the process alive.
@@ -185,6 +185,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
         certificates=Expiry(map(tls_files, tls_tables(setup.config).values())),
         open_addr=setup.config.addr if setup.is_open else "",
         stand_in=_stand_in(setup, upstream, names, pump),
+        log_lines=reloading.log_lines,
     )
     asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, node.reload)
     reloading.made_token = made_token(setup.data_dir)  # the directory is ours by now

@@ -113,6 +113,7 @@ def _summary(name: str) -> Callable[..., None]:
 def main() -> None:
     """Runs the command line; turns every error of ours into one sentence and an exit code."""
     let_young_objects_gather()
+    _stand_in_for_closed_files()
     words = as_go_reads_flags(sys.argv[1:])
     keep_files_from_others()
     is_completing = "_BINLOGD_COMPLETE" in os.environ  # its words are elsewhere
@@ -123,6 +124,14 @@ def let_young_objects_gather() -> None:
     """For longer than in a program that makes cycles: a binlog makes none, and what a start imports
     stays."""
     gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
+
+
+def _stand_in_for_closed_files() -> None:
+    """Opens nothing where standard input, output or error are closed (`>&-`): a file or a socket
+    would get their number, with which uvloop ends the process."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def submitted(command: str, words: Sequence[str]) -> None:
@@ -137,6 +146,8 @@ def _answered(named: Sequence[str] | None, words: Sequence[str], **more: object)
                 f"{wrong}: is not UTF-8 text; name a file or directory by a link whose name is"
             )
         command_line(named)(words, standalone_mode=True, **more)
+    except SystemExit as ended:  # of those who show help and tables, where nobody reads them
+        sys.exit(0 if isinstance(ended.__context__, BrokenPipeError) else ended.code)
     except ConfigError as error:
         _fail(error, code=2)
     except Cancelled as error:

@@ -55,6 +55,7 @@ class SavedCheckpoint(Struct, frozen=True):
 
     commit_ts: Ts = NO_TS
     consistent: bool = False
+    error: str = ""
 
 
 class FailureStatus(Struct, frozen=True):
@@ -303,6 +304,7 @@ class CommonStatus(Struct, frozen=True, kw_only=True):
     exports: ExportsStatus | None
     stuck_parts: Sequence[StuckPart]
     registry_error: str
+    log_error: str
 
 
 class OwnStatus(CommonStatus, frozen=True, kw_only=True):

@@ -10,17 +10,19 @@ import typer
 
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.commands.output import say
-from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.tools.checkpoint import StoredCheckpoint, look, set_to
-from binlogd.tso import Tso
+from binlogd.tso import MAX_TS, Tso
 
 
 def checkpoint(
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
     commit_ts: Annotated[
-        int | None, typer.Option("--set", help="Begin behind this commit_ts at the next start.")
+        int | None,
+        typer.Option(
+            "--set", min=0, max=MAX_TS, help="Begin behind this commit_ts at the next start."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -37,8 +39,6 @@ def checkpoint(
     if commit_ts is None:
         _show(loop.run(look(setup)), as_json=as_json)
         return
-    if commit_ts < 0:
-        raise ConfigError(f"--set {commit_ts}: expected a commit_ts, 0 or more")
     before, after = loop.run(set_to(setup, Tso(commit_ts)))
     if not as_json:
         say(f"set from commit_ts {before.checkpoint.commit_ts} to {after.checkpoint.commit_ts}")

@@ -27,7 +27,6 @@ from binlogd.commands.reading import (
     TableOption,
     ToOption,
     history_of,
-    quiet_on_broken_pipe,
     window_of,
     writer_of,
 )
@@ -94,11 +93,11 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     asked = _Asked(paths or [setup.data_dir], history, wanted, limit, heads=heads)
     writer = writer_of(full=full, as_json=as_json)
     if follow:
-        with quiet_on_broken_pipe(), suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):
             loop.run(_followed(asked, writer, window.start, partial(_vouched, setup)))
         return
     sources = find_sources(asked.paths)
-    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+    with ReadingProgress(Console(stderr=True)) as shown:
         if raw_records:
             _dump_records(sources, window, limit, as_json=as_json, progress=shown)
             return

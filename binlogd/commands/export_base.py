@@ -17,7 +17,7 @@ from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.bases import Bases
 from binlogd.pump.log.gc import Hold
-from binlogd.tso import Tso
+from binlogd.tso import MAX_TS, Tso
 
 
 def base(
@@ -25,7 +25,9 @@ def base(
     *,
     at: Annotated[
         int | None,
-        typer.Option("--at", help="Declare it: keep what is behind this commit_ts."),
+        typer.Option(
+            "--at", min=1, max=MAX_TS, help="Declare it: keep what is behind this commit_ts."
+        ),
     ] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Nobody needs it any more.")] = False,
     config_file: ConfigOption = None,
@@ -42,8 +44,8 @@ def base(
     """
     if (at is not None or withdraw) and name is None:
         raise ConfigError("binlogd base: name the base to declare or withdraw")
-    if at is not None and (withdraw or at <= 0):
-        raise ConfigError("binlogd base: --at takes a commit_ts above 0, without --withdraw")
+    if at is not None and withdraw:
+        raise ConfigError("binlogd base: --at goes without --withdraw")
     setup = load_setup(config_file, data_dir)
     with closing(PosixDisk(threads=1)) as disk:
         bases = Bases(setup.data_dir, disk)

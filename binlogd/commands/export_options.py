@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from binlogd.commands.options import COUNT_MAX
 from binlogd.snapshot.spec import FORMATS, Layout
 
 Out = Annotated[
@@ -49,7 +50,10 @@ Force = Annotated[
     bool, typer.Option("--force", help="Make another one of a moment that has its snapshot.")
 ]
 Keep = Annotated[
-    int, typer.Option("--keep", help="Remove all but so many of the latest afterwards.")
+    int,
+    typer.Option(
+        "--keep", min=0, max=COUNT_MAX, help="Remove all but so many of the latest afterwards."
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be exported, and how long it takes.")

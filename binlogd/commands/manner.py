@@ -1,8 +1,12 @@
-"""What every command does towards people: no log unless asked for, and a word after Ctrl-C."""
+"""What every command does towards people: no log unless asked for, a word after Ctrl-C, and none
+where nobody reads."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import select
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, Literal
@@ -10,6 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from binlogd.commands.beside import refuse_idle
+from binlogd.errors import Unavailable
 
 KEEP_A_LOG = frozenset({"serve", "pipeline"})
 """They run for as long as somebody wants them: their log says what they do."""
@@ -53,7 +58,7 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 
 def with_manners(name: str, function: Callable[..., None]) -> Callable[..., None]:
     """The command `name`, which takes --log-level as well, refuses options that mean nothing beside
-    others, and says what Ctrl-C leaves."""
+    others, says what Ctrl-C leaves, and ends well when who reads its output goes (`| head`)."""
     is_quiet = name not in KEEP_A_LOG
     signature = inspect.signature(function, eval_str=True)
     asks_context = _CONTEXT.name in signature.parameters
@@ -69,6 +74,12 @@ def with_manners(name: str, function: Callable[..., None]) -> Callable[..., None
             set_up_log_of_command(log_level)
         try:
             function(*given, **options)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            if not _is_unread():  # but a database or a node, and that is no good end
+                raise Unavailable("a peer ended the connection") from error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+            raise typer.Exit from None
         except KeyboardInterrupt:
             from rich.console import Console
 
@@ -81,3 +92,10 @@ def with_manners(name: str, function: Callable[..., None]) -> Callable[..., None
     parameters = [*signature.parameters.values(), *extra]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _is_unread() -> bool:
+    """Whether who read the standard output has gone."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # for errors alone
+    return bool(output.poll(0))

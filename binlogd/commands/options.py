@@ -14,6 +14,8 @@ from binlogd.settings import sources
 from binlogd.settings.setup import Setup
 from binlogd.settings.sources import Settings
 
+COUNT_MAX = (1 << 31) - 1
+"""Of what is counted on the command line: more than anybody means."""
 ConfigOption = Annotated[
     Path | None,
     typer.Option(

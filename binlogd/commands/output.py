@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Column
 
+UNBROKEN_CHARS = 100_000
+
 
 def say(
     text: str, label: str = "", style: str = "yellow", *, console: Console | None = None
@@ -25,6 +27,13 @@ def say(
 
     line = Text.assemble((label, style), " " if label and text else "", text)
     (console or Console()).print(line, soft_wrap=True)
+
+
+def standard_output() -> Console:
+    """As wide as its terminal; where there is none, nothing is broken that a script reads."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else UNBROKEN_CHARS)
 
 
 def warn(text: str) -> None:
@@ -41,25 +50,23 @@ def say_table(
     console: Console | None = None,
 ) -> None:
     """Rows under the names of their columns. What stands in them is markup."""
-    from rich.console import Console
     from rich.table import Table
 
     shown = Table(*names, box=None)
     for row in rows:
         shown.add_row(*row)
-    (console or Console()).print(shown, highlight=False)
+    (console or standard_output()).print(shown, highlight=False)
 
 
 def say_facts(facts: Iterable[tuple[str, str]], *, console: Console | None = None) -> None:
     """Texts, each behind its name."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     shown = Table(show_header=False, box=None, pad_edge=False)
     for name, text in facts:
         shown.add_row(f"[dim]{name}[/]", escape(text))
-    (console or Console()).print(shown, highlight=False)
+    (console or standard_output()).print(shown, highlight=False)
 
 
 def say_verdicts(verdicts: Iterable[tuple[str, int, str, Sequence[str]]], good: str) -> None:

@@ -10,7 +10,7 @@ import typer
 from binlogd.commands.beside import refuse_typed
 from binlogd.commands.export_options import Catalog
 from binlogd.commands.manner import SUBMITTED, LogLevelOption
-from binlogd.commands.options import ConfigOption, load_setup
+from binlogd.commands.options import COUNT_MAX, ConfigOption, load_setup
 from binlogd.errors import ConfigError
 from binlogd.extras import importing
 from binlogd.settings.setup import Setup
@@ -59,9 +59,15 @@ FollowOption = Annotated[
     bool, typer.Option("--follow", help="Go on with what comes; else end with what is there.")
 ]
 IntervalOption = Annotated[
-    float, typer.Option("--interval", help="With --follow: seconds between two batches.")
+    float,
+    typer.Option(
+        "--interval", min=0.0, max=86_400.0, help="With --follow: seconds between two batches."
+    ),
 ]
-BatchOption = Annotated[int, typer.Option("--batch", help="Transactions of a batch, at most.")]
+BatchOption = Annotated[
+    int,
+    typer.Option("--batch", min=1, max=COUNT_MAX, help="Transactions of a batch, at most."),
+]
 TablesOption = Annotated[str, typer.Option("--tables", help="Take these only: names with * and ?.")]
 ExceptOption = Annotated[str, typer.Option("--except", help="Leave these out: names with * and ?.")]
 SourceOptions = Annotated[
@@ -69,10 +75,14 @@ SourceOptions = Annotated[
     typer.Option("--option", help="NAME=VALUE of the data source: schemaHistory=FILE, sslCa=…"),
 ]
 CoresOption = Annotated[
-    int, typer.Option("--cores", help="How many cores a Spark on this machine takes.")
+    int,
+    typer.Option("--cores", min=1, max=1024, help="How many cores a Spark on this machine takes."),
 ]
 MemoryOption = Annotated[
-    int, typer.Option("--memory-mb", help="How much memory the JVM of that Spark takes.")
+    int,
+    typer.Option(
+        "--memory-mb", min=1, max=COUNT_MAX, help="How much memory the JVM of that Spark takes."
+    ),
 ]
 TakeOverOption = Annotated[
     bool,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from binlogd.commands.console import ReadingProgress, is_coloured
+from binlogd.commands.options import COUNT_MAX
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import ConfigError
 from binlogd.settings.quantities import first_ts, last_ts
@@ -38,7 +37,8 @@ TableOption = Annotated[
     typer.Option("--table", help="DB or DB.TABLE, names or ~expressions; may be repeated."),
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Stop after so many transactions.")
+    int | None,
+    typer.Option("--limit", min=1, max=COUNT_MAX, help="Stop after so many transactions."),
 ]
 HistoryOption = Annotated[
     Path | None,
@@ -82,13 +82,3 @@ def show_chosen(
     for transaction, rows in chosen(found, wanted):
         writer.transaction(transaction, rows)
         shown.advance()
-    sys.stdout.flush()
-
-
-@contextmanager
-def quiet_on_broken_pipe() -> Iterator[None]:
-    """Who reads the output may go away (`| head`): that ends the command, and is no failure."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit

@@ -17,7 +17,6 @@ from binlogd.commands.reading import (
     FromOption,
     JsonLinesOption,
     ToOption,
-    quiet_on_broken_pipe,
     show_chosen,
     window_of,
 )
@@ -29,7 +28,7 @@ from binlogd.tools.chosen import table_patterns
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, only_named
 from binlogd.tools.replay import replay as replay_into
-from binlogd.tso import Tso
+from binlogd.tso import MAX_TS, Tso
 
 _TABLES_SHOWN_MAX = 5
 
@@ -55,7 +54,8 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
         typer.Option("--ignore", help="None of these: DB or DB.TABLE, names or ~expressions."),
     ] = None,
     ignore_commit_ts: Annotated[
-        list[int] | None, typer.Option("--ignore-commit-ts", help="Pass over a transaction.")
+        list[int] | None,
+        typer.Option("--ignore-commit-ts", min=1, max=MAX_TS, help="Pass over a transaction."),
     ] = None,
     safe_mode: Annotated[
         bool,
@@ -86,7 +86,7 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     )
     window, sources = window_of(start, stop), find_sources(paths)
     only_named(sources)
-    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+    with ReadingProgress(Console(stderr=True)) as shown:
         found = transactions(sources, window, meter=shown.meter)
         if into is None:
             show_chosen(found, wanted, shown, as_json=as_json)

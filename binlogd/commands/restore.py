@@ -12,7 +12,7 @@ from binlogd import app
 from binlogd.commands.console import ReadingProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
 from binlogd.commands.output import say, say_json
-from binlogd.commands.reading import quiet_on_broken_pipe, show_chosen
+from binlogd.commands.reading import show_chosen
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.node.replicated import table_filter
@@ -87,7 +87,7 @@ def _print_plan(setup: Setup, end: Tso | None, *, as_json: bool) -> None:
         return
     window = CommitWindow(Tso(checkpoint.commit_ts + 1), MAX_TS if end is None else end)
     wanted = table_filter(setup.config.syncer, asyncio.run(decided_skips(setup)))
-    with quiet_on_broken_pipe(), ReadingProgress(errors) as shown:
+    with ReadingProgress(errors) as shown:
         found = transactions(find_sources([setup.relay_dir]), window, meter=shown.meter)
         show_chosen(found, wanted, shown, as_json=as_json)
     say(

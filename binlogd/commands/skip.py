@@ -22,13 +22,13 @@ from binlogd.commands.output import say, say_json, say_reply, say_table
 from binlogd.commands.running import get_json, put
 from binlogd.errors import NotRunning
 from binlogd.settings.quantities import wall_clock_ms
-from binlogd.tso import Tso
+from binlogd.tso import MAX_TS, Tso
 from binlogd.upstream.store import AGAIN
 
 
 def skip(
     commit_ts: Annotated[
-        int | None, typer.Argument(min=1, help="The commit_ts that the error names.")
+        int | None, typer.Argument(min=1, max=MAX_TS, help="The commit_ts that the error names.")
     ] = None,
     reason: Annotated[
         str, typer.Option("--reason", help="Why; it is kept with the decision.")

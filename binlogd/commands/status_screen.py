@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from binlogd.commands.output import say, say_facts, say_table
+from binlogd.commands.output import say, say_facts, say_table, standard_output
 from binlogd.status import (
     OFF,
     DrainerStatus,
@@ -98,7 +98,7 @@ class StatusScreen:
 
 def print_status(status: Status, console: Console | None = None) -> None:
     """One screen: lag, watermarks, checkpoint, lanes, who blocks."""
-    console = console or Console()
+    console = console or standard_output()
     checkpoint, drainer = status.checkpoint, status.drainer
     rows: list[tuple[str, str]] = [
         ("node", f"{status.node_id} ({status.state})"),
@@ -174,13 +174,16 @@ def _print_sources(console: Console, sources: Sequence[SourceStatus]) -> None:
 
 
 def _print_kept(console: Console, status: Status) -> None:
-    """Why no prewrite is taken, and who keeps binlogs that are old enough to go."""
-    gc = status.gc
+    """Why no prewrite is taken, who keeps binlogs that are old enough to go, what else fails."""
+    gc, parts = status.gc, status.stuck_parts
     for text, label, style in (
         (status.refuses_because, "refusing writes:", "bold red"),
         (", ".join(gc.held_by), "old binlogs are kept for:", "yellow"),
         (gc.failed, "nothing is deleted:", "bold red"),
         (status.registry_error, "the registry does not answer:", "yellow"),
+        (status.checkpoint.error, "the checkpoint is not saved:", "bold red"),
+        (status.log_error, "log lines cannot be written:", "bold red"),
+        *((each.error, f"{each.part} failed, and is tried again:", "yellow") for each in parts),
     ):
         if text:
             say(text, label, style, console=console)

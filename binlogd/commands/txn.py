@@ -16,18 +16,17 @@ from binlogd.commands.reading import (
     JsonLinesOption,
     PathsArgument,
     history_of,
-    quiet_on_broken_pipe,
     writer_of,
 )
 from binlogd.settings.quantities import wall_clock
 from binlogd.tools.reading import find_sources, known_jobs, transactions
 from binlogd.tools.records import RecordLine, records_of_transaction
 from binlogd.tools.transaction import CommitWindow
-from binlogd.tso import Tso
+from binlogd.tso import MAX_TS, Tso
 
 
 def txn(
-    ts: Annotated[int, typer.Argument(min=1, help="Its commit_ts or its start_ts.")],
+    ts: Annotated[int, typer.Argument(min=1, max=MAX_TS, help="Its commit_ts or its start_ts.")],
     paths: PathsArgument = None,
     schema_history: HistoryOption = None,
     config_file: ConfigOption = None,
@@ -44,14 +43,13 @@ def txn(
     setup = load_setup(config_file, data_dir)
     sources = find_sources(paths or [setup.data_dir])
     jobs = known_jobs(sources, history_of(setup, schema_history))
-    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+    with ReadingProgress(Console(stderr=True)) as shown:
         # a commit lies behind its start, so nothing before `ts` is read
         later = transactions(sources, CommitWindow(start=Tso(ts)), jobs=jobs, meter=shown.meter)
         found = next((each for each in later if ts in (each.commit_ts, each.start_ts)), None)
         lines = [] if found else list(records_of_transaction(sources, Tso(ts), shown.meter))
     if found is not None:
         writer_of(as_json=as_json, full=True).transaction(found, found.rows())
-        sys.stdout.flush()
         return
     for line in lines:
         _say(line, as_json=as_json)

@@ -19,7 +19,6 @@ from binlogd.commands.reading import (
     TableOption,
     ToOption,
     history_of,
-    quiet_on_broken_pipe,
     window_of,
 )
 from binlogd.commands.replay import server_of
@@ -70,7 +69,7 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
     )
     jobs = known_jobs(sources, history_of(setup, schema_history))
     log = UndoneLog(sources, window_of(start, stop), jobs, wanted, table or ())
-    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+    with ReadingProgress(Console(stderr=True)) as shown:
         found = taken_back(log, shown.meter)
         if into is not None:
             counters = loop.run(undo_on(found, server_of(into, "+00:00")))
@@ -80,7 +79,6 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
             for line in chain(preamble(), chain.from_iterable(map(script, undone))):
                 sys.stdout.write(line + "\n")
                 shown.advance()
-            sys.stdout.flush()
             return
     if as_json:
         say_json(counters)

@@ -72,6 +72,8 @@ class DrainerStatistics:
     state: DrainerState
     failure: Failure | None
     checkpoint: Checkpoint
+    not_saved: str
+    """Why the one behind it could not be saved; "" where it could."""
     applied_ts: Tso
     resolved_ts: Tso
     reached_ts: Tso
@@ -181,6 +183,7 @@ class Drainer:
             state=self._state,
             failure=self._failure,
             checkpoint=session.checkpoint if session else self._checkpoint,
+            not_saved=session.not_saved if session else "",
             applied_ts=applied_ts,
             resolved_ts=merge.resolved_ts if merge else applied_ts,
             reached_ts=reached_ts,

@@ -158,6 +158,8 @@ class Session:
         self._is_settled = False
         """A consistent checkpoint is saved, and nothing was done since."""
         self.checkpoint = Checkpoint(options.initial_commit_ts)
+        self.not_saved = ""
+        """Why the last one could not be saved."""
         self.first_ts = NO_TS
         """Of the first transaction that was pulled."""
         self.skipped = 0
@@ -524,7 +526,8 @@ class Session:
         except Unavailable as error:
             # A lock on the checkpoint table is no reason to stop; a downstream that is gone stops
             # the sink, and that ends the session.
-            log.warning("checkpoint_not_saved", cause=str(error))
+            self.not_saved = str(error)
+            log.warning("checkpoint_not_saved", cause=self.not_saved)
 
     async def _save(self, *, is_consistent: bool) -> None:
         async with self._saving:
@@ -536,7 +539,7 @@ class Session:
             version = max([self.checkpoint.schema_version, *passed])
             checkpoint = Checkpoint(commit_ts, is_consistent, version, self.checkpoint.ts_map)
             await self._sink.save(checkpoint)
-            self.checkpoint = checkpoint
+            self.checkpoint, self.not_saved = checkpoint, ""
             self._is_settled = is_consistent
             while self._versions and self._versions[0][0] <= commit_ts:
                 self._versions.popleft()

@@ -8,6 +8,7 @@ Source: tidb-binlog pump/server.go, drainer/server.go.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -44,6 +45,7 @@ from binlogd.status import (
     Status,
 )
 from binlogd.telemetry.exposition import Exposition, process_metrics
+from binlogd.telemetry.logs import Lines
 from binlogd.tso import NO_TS, Tso, behind_s, compose
 from binlogd.upstream.entry import entry
 from binlogd.upstream.metrics import say_upstream, upstream_status
@@ -108,6 +110,7 @@ class Node:
     """None where there is a PD."""
     bulkhead: Bulkhead = field(default_factory=lambda: Bulkhead(Random()))
     """Of what works beside the Pump."""
+    log_lines: Lines = field(default_factory=lambda: Lines(sys.stdout))
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _started_ms: int = field(init=False)
 
@@ -170,6 +173,7 @@ class Node:
             archive=self.archiver.status() if self.archiver is not None else None,
             exports=self.exports.status() if self.exports is not None else None,
             stuck_parts=self.bulkhead.stuck(),
+            log_error=self.log_lines.trouble,
             registry_error=self.pumps.trouble if self.pumps is not None else "",
         )
         if self.receiving is None:
@@ -428,8 +432,9 @@ class Node:
     def _checkpoint(self) -> SavedCheckpoint:
         if self.drainer is None:
             return SavedCheckpoint()
-        checkpoint = self.drainer.statistics().checkpoint
-        return SavedCheckpoint(checkpoint.commit_ts, checkpoint.consistent)
+        now = self.drainer.statistics()
+        saved = now.checkpoint
+        return SavedCheckpoint(saved.commit_ts, saved.consistent, now.not_saved)
 
     def _drainer(self) -> DrainerStatus:
         if self.drainer is None:

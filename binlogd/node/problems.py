@@ -59,6 +59,26 @@ def problems(status: OwnStatus) -> list[Problem]:
                 " back.",
             )
         )
+    if status.checkpoint.error:
+        found.append(
+            Problem(
+                "warn",
+                "The checkpoint is not saved",
+                status.checkpoint.error,
+                "Replication goes on, and would come to all behind the last checkpoint again after"
+                " a crash. Mend what is named; it is tried every few seconds.",
+            )
+        )
+    if status.log_error:
+        found.append(
+            Problem(
+                "warn",
+                "Log lines cannot be written",
+                status.log_error,
+                "Nothing else waits for that. Make room where the log goes; how many lines are"
+                " missing is said there.",
+            )
+        )
     found += [
         Problem(
             "warn",

@@ -9,6 +9,7 @@ restart. Certificates need none of this: they are followed by themselves.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from binlogd.settings.operators import Operators, operators
 from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup
 from binlogd.settings.sources import replaced
-from binlogd.telemetry.logs import set_up_logging
+from binlogd.telemetry.logs import Lines, set_up_logging
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +65,7 @@ class Reloading:
         """As it holds now."""
         self.made_token = ""
         """What the node has made for itself; it counts where none is configured."""
+        self.log_lines = Lines(sys.stdout)
         self._read_again = read_again
 
     @property
@@ -98,7 +100,7 @@ class Reloading:
         self.setup = replace(self.setup, config=taken)
         applied, waiting = sorted(changed & RELOADABLE), sorted(changed - RELOADABLE)
         if LOG_LEVEL in changed:
-            set_up_logging(taken.log_level)
+            set_up_logging(taken.log_level, self.log_lines)
         if changed & DRAINER_KEYS:
             renew_drainer()
         idle = {key: why for key, why in self._idle() if key in changed}

@@ -26,6 +26,8 @@ from binlogd.settings.limits import check_values
 from binlogd.settings.mistakes import SECRETS, mistakes
 from binlogd.settings.operators import check_operators, check_token, operators, peers
 from binlogd.settings.quantities import (
+    ClusterId,
+    CommitTs,
     Seconds,
     Size,
     address_of,
@@ -37,6 +39,7 @@ from binlogd.settings.quantities import (
     pump_addresses,
     retention_s,
 )
+from binlogd.tso import MAX_TS
 
 _WILDCARDS = ("0.0.0.0", "::")
 HIDDEN = "***"
@@ -97,7 +100,7 @@ class UpstreamConfig(_Table, frozen=True):
     tso: Literal["observed", "clock"] = "observed"
     schema_history: str = ""
     pumps: tuple[str, ...] = ()
-    cluster_id: int = 0
+    cluster_id: ClusterId = 0
     abandoned_prewrite: Literal["wait", "rollback"] = "wait"
     txn_timeout: Seconds = 600
 
@@ -259,7 +262,7 @@ class SyncerConfig(_Table, frozen=True):
     sync_ddl: bool = True
     row_not_found: Literal["stop", "repair", "count"] = "stop"
     ignore_schemas: str = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
-    ignore_txn_commit_ts: tuple[int, ...] = ()
+    ignore_txn_commit_ts: tuple[CommitTs, ...] = ()
     replicate_do_db: tuple[str, ...] = ()
     replicate_do_table: tuple[TableNameConfig, ...] = ()
     ignore_table: tuple[TableNameConfig, ...] = ()
@@ -379,14 +382,12 @@ def _check(config: Config) -> None:
         )
     _check_params(config.syncer.to.params)
     check_values(config)
-    if config.drainer.initial_commit_ts < 0:
+    if not 0 <= config.drainer.initial_commit_ts <= MAX_TS:
         raise ConfigError(
-            "drainer.initial-commit-ts: must not be negative; 0 begins with the first"
+            "drainer.initial-commit-ts: must be a commit_ts; 0 begins with the first"
             " binlog of the log, any other number behind that commit_ts. For -1, the original's"
             " now, give the commit_ts that the copy of the data is of"
         )
-    if config.archive.tail_interval < 0:
-        raise ConfigError("archive.tail-interval: must not be negative; 0 turns it off")
     if config.node_id and config.node_id == config.drainer.node_id:
         raise ConfigError("node-id and drainer.node-id: must differ")
     check_operators(

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from binlogd.settings.quantities import Seconds, Size, kinds_of
+from binlogd.settings.quantities import ClusterId, CommitTs, Seconds, Size, kinds_of
 
 SECRETS = frozenset(
     {
@@ -38,6 +38,7 @@ _WORDS: dict[object, str] = {
     str: 'must be text in quotes, as in "name"',
     Size: 'must be a number of bytes, or text as in "64 MiB"',
     Seconds: 'must be a number of seconds, or text as in "90s" or "1h30m"',
+    ClusterId: "must be a whole number, 0 or more",
 }
 
 
@@ -124,8 +125,8 @@ def right_form(kind: Any) -> str:
     if origin is tuple:
         if get_origin(parts[0]) is Literal:
             return f"must be a list out of {', '.join(map(json.dumps, get_args(parts[0])))}"
-        each = {int: "[1, 2]", str: '["a", "b"]'}.get(parts[0], "[…]")
-        return f"must be a list, as in {each}"
+        each = {CommitTs: "[412518831548007863], of commit_ts", str: '["a", "b"]'}
+        return "must be a list, as in " + each.get(parts[0], "[…]")
     if origin is dict:
         return 'must be a table, as in {name = "value"}'
     if origin is UnionType:

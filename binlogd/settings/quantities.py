@@ -16,15 +16,17 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from binlogd.errors import ConfigError
-from binlogd.tso import Tso, compose, physical_ms
+from binlogd.tso import MAX_TS, Tso, compose, physical_ms
 
 _SIZE_MAX = (1 << 63) - 1
 _DURATION_MAX_S = 1e10
 """Some 300 years: what adds it to a time stays a time."""
-Size = Annotated[int, msgspec.Meta(le=_SIZE_MAX, description="bytes")]
+Size = Annotated[int, msgspec.Meta(ge=0, le=_SIZE_MAX, description="bytes")]
 """Of a key: a number of bytes, or text such as "64 MiB", which `in_units` turns into that."""
-Seconds = Annotated[float, msgspec.Meta(le=_DURATION_MAX_S, description="seconds")]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=_DURATION_MAX_S, description="seconds")]
 """Of a key: a number of seconds, or text such as "90s" or "1h30m"."""
+CommitTs = Annotated[int, msgspec.Meta(gt=0, le=MAX_TS, description="a commit_ts")]
+ClusterId = Annotated[int, msgspec.Meta(ge=0, description="0: not known")]
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*((?:[kmgtpe]i?)?b?)\s*", re.IGNORECASE)
 _PART = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|ms|s|m|h)"

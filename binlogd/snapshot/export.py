@@ -347,8 +347,6 @@ def checked(options: ExportOptions) -> Moment:
         raise ConfigError(f"--format {options.format}: changes are written as parquet")
     if options.changes is not None and 0 < as_of.ts < options.changes.from_ts:
         raise ConfigError(f"--from {options.changes.from_ts} lies behind --to {as_of.ts}")
-    if options.keep < 0:
-        raise ConfigError(f"--keep {options.keep}: keep at least one snapshot, or say nothing")
     return as_of
 
 

@@ -68,7 +68,7 @@ def run(spark: SparkSession, spec: ExportSpec, say: Say) -> int:
         say(Staged(build(spark, spec, say)))
     except BinlogdError as error:
         say(Failed(type(error).__name__, str(error)))
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, OSError) as error:
         say(failed_in_spark(error, spec.out))
     else:
         return EXIT_DONE
@@ -233,8 +233,9 @@ def _base(spec: ExportSpec, changes_from: Tso) -> Base | None:
 _OURS = re.compile(r"binlogd\.(?:errors|(?:snapshot|tidb|archive)[.\w]*)\.(\w+): (.+)")
 
 
-def failed_in_spark(error: PySparkException | Py4JError, out: str) -> Failed:
-    """An error of ours that a worker raised, found again in Spark's text; or Spark's own."""
+def failed_in_spark(error: PySparkException | Py4JError | OSError, out: str) -> Failed:
+    """An error of ours that a worker raised, found again in Spark's text; or Spark's own, or what
+    the driver met at its files."""
     text = str(error)
     ours = _OURS.findall(text)
     if ours:

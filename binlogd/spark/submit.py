@@ -34,7 +34,7 @@ from binlogd.host.privacy import environment_of_children
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.spark.lake.place import LIBRARIES, place_of
-from binlogd.telemetry.logs import set_up_logging
+from binlogd.telemetry.logs import Lines, set_up_logging
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -124,7 +124,7 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     """A Spark on this machine, for this pipeline. What cannot be is said before it is started.
     Raises ConfigError, PipelineStopped."""
     _check_installed(arguments)
-    set_up_logging(setup.config.log_level, sys.stderr)
+    set_up_logging(setup.config.log_level, Lines(sys.stderr))
     from binlogd.snapshot.process.preflight import check_memory, know_launch, machine
 
     found = asyncio.run(machine())
@@ -202,7 +202,7 @@ def with_history(arguments: Arguments, setup: Setup) -> Arguments:
 
 def run_submitted(arguments: Arguments, setup: Setup) -> None:
     """Under spark-submit, which has made the session what it is. Raises as `run_here`."""
-    set_up_logging(setup.config.log_level, sys.stderr)
+    set_up_logging(setup.config.log_level, Lines(sys.stderr))
     _check_installed(arguments)
     from pyspark.sql import SparkSession
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from io import TextIOBase
+from typing import TextIO, cast
 
 
 @contextmanager
@@ -38,7 +40,36 @@ _LEVELS = {
 }
 
 
-def set_up_logging(level: str, stream: TextIO = sys.stdout) -> None:
+class Lines(TextIOBase):
+    """The lines of a log. One that cannot be written ends nobody's work: `trouble` says why, while
+    it is so, and the first line behind that is how many are missing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._missing = 0
+        self.trouble = ""
+
+    def isatty(self) -> bool:
+        """As the stream beneath."""
+        return self._stream.isatty()
+
+    def write(self, text: str, /) -> int:
+        """Raises nothing that a stream meets."""
+        missing = {"event": "log_lines_missing", "level": "error", "lines": self._missing}
+        # a full disk takes a part of the line, so this one begins anew
+        note = f"\n{json.dumps({**missing, 'cause': self.trouble})}\n" if self._missing else ""
+        try:
+            self._stream.write(note + text)
+            self._stream.flush()
+        except OSError as error:
+            self._missing += 1
+            self.trouble = error.strerror or str(error)
+        else:
+            self._missing, self.trouble = 0, ""
+        return len(text)
+
+
+def set_up_logging(level: str, lines: Lines) -> None:
     """One event on a line: coloured on a terminal, JSON elsewhere; `level` as in the configuration.
 
     What libraries log by themselves comes out in the same form, from warnings on.
@@ -49,7 +80,7 @@ def set_up_logging(level: str, stream: TextIO = sys.stdout) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     render: Processor
-    if stream.isatty():
+    if lines.isatty():
         # values of variables, which may be rows or passwords, are no part of a traceback
         render = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     else:
@@ -58,10 +89,10 @@ def set_up_logging(level: str, stream: TextIO = sys.stdout) -> None:
     structlog.configure(
         processors=[*steps, render],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", lines)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *steps],
@@ -79,7 +110,7 @@ def set_up_log_of_command(level: str | None) -> None:
     form of a service.
     """
     if level is not None:
-        set_up_logging(level, sys.stderr)
+        set_up_logging(level, Lines(sys.stderr))
         return
     structlog.configure(
         processors=[structlog.processors.add_log_level, _as_a_line],

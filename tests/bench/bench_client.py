@@ -23,7 +23,7 @@ from binlogd.client.pumps_client import PumpsClient
 from binlogd.client.strategy import Strategy
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
-from binlogd.telemetry.logs import set_up_logging
+from binlogd.telemetry.logs import Lines, set_up_logging
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests.support.memory_pump import Cluster, MemoryPump
@@ -37,7 +37,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 def main() -> None:
     """Prints one line for each strategy, the ratio to one Pump without a choice beside it."""
-    set_up_logging("error", sys.stderr)
+    set_up_logging("error", Lines(sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_measure())
 

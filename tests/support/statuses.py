@@ -37,6 +37,7 @@ def well(**changes: Any) -> Status:
         "exports": None,
         "stuck_parts": [],
         "registry_error": "",
+        "log_error": "",
         "free_bytes": 50,
         "capacity_bytes": 100,
     }

@@ -305,7 +305,13 @@ class Broker:
                 f"Kafka at {self._addresses()} lets this user not do what is needed: {error!r}",
                 todo="give it the rights that docs/KAFKA.md lists",
             ) from error
-        except (errors.KafkaError, TimeoutError, OSError) as error:
+        except TimeoutError as error:
+            raise DownstreamUnavailable(
+                f"Kafka at {self._addresses()} has not confirmed in time what it was sent or asked",
+                todo="see that its brokers run, that the topics are there, and that enough replicas"
+                " of them are in sync (min.insync.replicas)",
+            ) from error
+        except (errors.KafkaError, OSError) as error:
             raise DownstreamUnavailable(f"Kafka at {self._addresses()}: {error!r}") from error
 
     def _addresses(self) -> str:

@@ -38,6 +38,7 @@ from binlogd.errors import (
     ConfigError,
     CorruptRow,
     DownstreamUnavailable,
+    DownstreamWentBack,
     RowMismatch,
     RowNotFound,
     StatementRejected,
@@ -100,6 +101,7 @@ class SqliteSink:
         self._row_not_found, self._rows_not_found = row_not_found, 0
         self._tells_missing, self._passed_over = tells_missing, passed_over
         self._connection: Connection | None = None
+        self._identity: tuple[int, int] | None = None
         self._catalog = ReplicaCatalog({})
         self._writers = PerTable(self._new_writer)
         self._pending = PendingTransactions[Txn](_LIMITS)
@@ -127,6 +129,7 @@ class SqliteSink:
                 "SELECT commit_ts, checkpoint FROM _binlogd_progress"
             )
             tables = await connection.execute_fetchall(_TABLES)
+            self._identity = await self._standing()
         except (sqlite3.Error, OSError) as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
                 raise DownstreamUnavailable(f"{self._path}: {error}") from error
@@ -207,7 +210,7 @@ class SqliteSink:
         hop: Any = self._connection._execute  # noqa: SLF001 - see above
         connection = self._connection._conn  # noqa: SLF001 - see above
         rule, passed_over = self._row_not_found, self._passed_over
-        missed = await hop(lambda: _executed(connection, runs, rule, passed_over))
+        missed = await hop(lambda: _executed(connection, runs, rule, passed_over, self._path))
         for error in missed:
             self._rows_not_found += 1
             if self._rows_not_found <= WARNINGS_SHOWN_MAX:
@@ -282,7 +285,7 @@ class SqliteSink:
         try:
             return (await self._connection.execute(text, tuple(values))).rowcount
         except sqlite3.Error as error:
-            raise _refused(error, text, commit_ts) from error
+            raise _refused(error, text, commit_ts, self._path) from error
 
     # --- progress ----------------------------------------------------------------------------
 
@@ -291,9 +294,20 @@ class SqliteSink:
         return self._pending.applied_ts
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Replaces the checkpoint. Raises DownstreamUnavailable."""
+        """Replaces the checkpoint. Raises DownstreamUnavailable; where the file is gone, with which
+        SQLite would go on, DownstreamWentBack."""
         async with self._pending.writing:
+            if await self._standing() != self._identity:
+                gone = "nothing: the file was removed or replaced"
+                raise DownstreamWentBack(str(self._path), gone, str(self._pending.applied_ts))
             await self._progress("checkpoint", checkpoint.to_json().decode())
+
+    async def _standing(self) -> tuple[int, int] | None:
+        """Which file is at the path; None where none is."""
+        assert self._connection is not None
+        hop: Any = self._connection._execute  # noqa: SLF001 - see _execute_made
+        found: tuple[int, int] | None = await hop(lambda: _identity(self._path))
+        return found
 
     async def _progress(self, column: str, value: int | str) -> None:
         """Raises DownstreamUnavailable where somebody else has moved it: rows would come twice."""
@@ -323,10 +337,22 @@ class SqliteSink:
 _PASSING = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
 )
+_OF_THE_STATEMENT = frozenset(
+    {
+        *(0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH),
+        *(sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_SCHEMA),
+    }
+)
+"""0: Python refuses it. Anything else is wrong with the file: to pass over a transaction does not
+help."""
 
 
 def _executed(
-    connection: sqlite3.Connection, runs: Sequence[_Run], rule: RowNotFoundRule, passed_over: Sized
+    connection: sqlite3.Connection,
+    runs: Sequence[_Run],
+    rule: RowNotFoundRule,
+    passed_over: Sized,
+    path: Path,
 ) -> list[RowNotFound]:
     """Rows that were not there and may be missing.
 
@@ -340,7 +366,7 @@ def _executed(
             else:
                 connection.executemany(run.sql, run.values)
         except sqlite3.Error as error:
-            raise _refused(error, run.sql, run.commit_ts) from error
+            raise _refused(error, run.sql, run.commit_ts, path) from error
     return missed
 
 
@@ -361,8 +387,16 @@ def _matched(
         yield error
 
 
-def _refused(error: sqlite3.Error, text: str, commit_ts: Tso) -> BinlogdError:
+def _refused(error: sqlite3.Error, text: str, commit_ts: Tso, path: Path) -> BinlogdError:
     code = getattr(error, "sqlite_errorcode", 0)
-    if code & 0xFF in _PASSING:
-        return DownstreamUnavailable(f"the replica cannot be written now: {error}")
-    return StatementRejected(commit_ts, text, code, str(error))
+    if code & 0xFF in _OF_THE_STATEMENT:
+        return StatementRejected(commit_ts, text, code, str(error))
+    return DownstreamUnavailable(f"{path}: cannot be written now: {error}")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

@@ -79,8 +79,6 @@ class ShardStatistics(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     write_queue_records: int
     index_queue_records: int
-    window_bytes: int
-    window_commits: int
     open_prewrites: int
     oldest_open_start_ts: Tso | None
     oldest_open_age_s: float | None
@@ -321,8 +319,6 @@ class Shard:
             groups=self._groups,
             write_queue_records=sum(len(batch.items) for batch in self._queue),
             index_queue_records=self.filer.waiting,
-            window_bytes=self.window.bytes_kept,
-            window_commits=self.window.commits_kept,
             open_prewrites=self.sorter.open_count,
             oldest_open_start_ts=None if oldest is None else oldest.start_ts,
             oldest_open_age_s=None if oldest is None else now_s - oldest.since_s,

@@ -123,16 +123,6 @@ class Window:
             size += kept.whole_bytes
         return found, upto
 
-    @property
-    def bytes_kept(self) -> int:
-        """What it holds, roughly."""
-        return self._kept_bytes + self._prewrite_bytes
-
-    @property
-    def commits_kept(self) -> int:
-        """How many commits it holds."""
-        return len(self._kept)
-
     def _push_out(self) -> None:
         key = self._keys[self._begin]
         self._begin += 1

@@ -611,6 +611,31 @@ async def test_a_checkpoint_that_was_due_before_does_not_follow_the_consistent_o
     disk.close()
 
 
+class Locked(MemorySink):
+    """Somebody has locked the table of the checkpoint, or not."""
+
+    is_locked = True
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        if self.is_locked:
+            raise DownstreamUnavailable("Lock wait timeout exceeded")
+        await super().save(checkpoint)
+
+
+async def test_why_a_checkpoint_is_not_saved_is_known_until_it_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Locked(place.store)
+    monkeypatch.setattr(place, "sink", lambda: sink)
+    place.checkpoint_interval_s = 0.001
+    place.source.add(*beginning(), rows(11, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().not_saved == "Lock wait timeout exceeded")
+        assert drainer.statistics().state is DrainerState.RUNNING
+        sink.is_locked = False
+        await until(lambda: not drainer.statistics().not_saved)
+
+
 class SlowToTake(MemorySink):
     """A downstream that hesitates before it takes transactions; remembers how they came."""
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, TableChange, Txn
-from binlogd.errors import DownstreamUnavailable, UnsupportedDdl, leading_error
+from binlogd.errors import DownstreamUnavailable, DownstreamWentBack, UnsupportedDdl, leading_error
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import (
     FLAG_NOT_NULL,
@@ -200,6 +201,39 @@ async def test_a_file_that_is_locked_at_the_start_is_waited_for(tmp_path: Path) 
                 await sink.open()
             await sink.close()
     await applied(tmp_path, [ddl(10, ActionType.CREATE_TABLE, table(1, "t"))])
+
+
+async def test_a_file_that_is_gone_is_not_written_to_in_silence(tmp_path: Path) -> None:
+    async with sink_of(tmp_path) as sink:
+        await sink.open()
+        checkpoint = Checkpoint(Tso(0))
+        await sink.save(checkpoint)
+        (tmp_path / "replica.db").rename(tmp_path / "elsewhere.db")
+        with pytest.raises(DownstreamWentBack, match="file was removed or replaced"):
+            await sink.save(checkpoint)
+        await applied(tmp_path, [ddl(10, ActionType.CREATE_TABLE, table(1, "t"))])
+        with pytest.raises(DownstreamWentBack, match="file was removed or replaced"):
+            await sink.save(checkpoint)
+        await sink.close()
+
+
+@pytest.mark.parametrize(
+    ("pragma", "reason"),
+    [("query_only = ON", "readonly database"), ("max_page_count = 1", "database or disk is full")],
+)
+async def test_what_is_wrong_with_the_file_is_said_of_it_and_no_transaction_is_blamed(
+    pragma: str, reason: str, tmp_path: Path
+) -> None:
+    async with sink_of(tmp_path) as sink:
+        await sink.open()
+        assert sink._connection is not None
+        await sink._connection.execute(f"PRAGMA {pragma}")
+        await sink.submit([ddl(10, ActionType.CREATE_TABLE, table(1, "t"))])
+        with pytest.raises(DownstreamUnavailable) as refused:
+            await sink.run()
+        assert str(refused.value).startswith(f"{tmp_path}/replica.db: cannot be written now: ")
+        assert reason in str(refused.value)
+        await sink.close()
 
 
 async def test_a_row_that_moves_to_another_key_is_there_once(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_the_keys_of_a_status_are_sent_in_their_order() -> None:
     assert sent == (
         "state node_id roles cluster_id version form uptime_s max_commit_ts newest_commit_ts"
         " checkpoint lag_s drainer upstream open_addr archive exports stuck_parts registry_error"
+        " log_error"
         " blocked_by blocked_s refuses_because late_commits first_late refused_from_the_future"
         " shards gc free_bytes capacity_bytes score close_waits_for"
         " PumpPos Synced LastTS TsMap status CommitTS Checkpoint ErrMsg"

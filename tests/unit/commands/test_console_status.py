@@ -9,6 +9,7 @@ import pytest
 from binlogd.commands.nodes import show_nodes
 from binlogd.commands.status_screen import print_status
 from binlogd.ports import NodeStatus
+from binlogd.settings.quantities import wall_clock
 from binlogd.status import (
     DdlAtWork,
     DrainerStatus,
@@ -22,6 +23,8 @@ from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER
 from tests.support.statuses import drainer, well
 
+PHYSICAL = wall_clock(Tso(1 << 58))
+
 
 def shown(capsys: pytest.CaptureFixture[str], **changes: Any) -> str:
     print_status(well(drainer=drainer(**changes)))
@@ -32,6 +35,8 @@ def test_names_and_addresses_of_nodes_are_whole_on_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     name, host = "pump-1.example.com:8250-drainer", "10.0.0.17:8250"
     found = NodeStatus(DRAINER, name, host, "paused", Tso(470611451867561985), Tso(1 << 58))
     show_nodes([found], as_json=False)
@@ -39,6 +44,21 @@ def test_names_and_addresses_of_nodes_are_whole_on_a_narrow_terminal(
     assert name in text
     assert host in text
     assert "…" not in text, "nothing is cut"
+
+
+def test_a_row_of_a_table_is_one_line_where_no_terminal_breaks_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    show_nodes(
+        [NodeStatus(DRAINER, "n", "h:1", "paused", Tso(1 << 58), Tso(1 << 58))], as_json=False
+    )
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.split() == ["drainer", "n", "h:1", "paused", "?", str(1 << 58), PHYSICAL]
+    error = "a reason of many words " * 20
+    print_status(well(drainer=drainer(state="stuck"), refuses_because=error))
+    said = capsys.readouterr().out.splitlines()
+    assert any("everything up to" in line and line.split()[-1].isdigit() for line in said)
 
 
 def test_brackets_of_an_address_or_a_message_are_shown_and_no_markup(
@@ -138,8 +158,9 @@ def test_a_lag_that_is_not_known_is_no_number(
 def test_nothing_is_inconsistent_before_the_first_write(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_status(well(checkpoint=SavedCheckpoint()))
+    print_status(well(checkpoint=SavedCheckpoint(error="it is locked")))
     text = " ".join(capsys.readouterr().out.split())
+    assert "the checkpoint is not saved: it is locked" in text
     assert "applied up to nothing yet saved up to nothing yet" in text
     assert "consistent" not in text
     print_status(well(drainer=drainer(applied_ts=Tso(45))))

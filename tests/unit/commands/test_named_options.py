@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from binlogd.cli import command_line
+from binlogd.tso import MAX_TS
 
 ROOT = Path(__file__).parents[3]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")]
@@ -87,3 +88,19 @@ def test_every_event_of_the_log_that_is_explained_is_one_that_is_written(
     events = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert len(events) > 5
     assert events - {text for _, text in messages} == set()
+
+
+def test_a_number_that_nobody_means_is_refused_before_anything_is_done() -> None:
+    program: Any = typer.main.get_command(command_line())
+    ranges: dict[str, Any] = {
+        f"{name} {each.opts[0]}": each.type
+        for name, command in program.commands.items()
+        for each in command.params
+        if isinstance(each.type.name, str) and each.type.name.startswith("int")
+    }
+    assert ranges["txn ts"].max == MAX_TS
+    bounds: dict[str, list[Any]] = {
+        word: [getattr(kind, side, None) for side in ("min", "max")]
+        for word, kind in ranges.items()
+    }
+    assert [word for word, sides in bounds.items() if None in sides or max(sides) > MAX_TS] == []

@@ -31,6 +31,7 @@ def _statistics(
         state=DrainerState.RUNNING,
         failure=None,
         checkpoint=Checkpoint(compose(5_000)),
+        not_saved="",
         applied_ts=compose(6_000),
         resolved_ts=compose(7_000),
         reached_ts=compose(6_000),

@@ -24,6 +24,7 @@ from binlogd.status import (
     DrainerStatus,
     FailureStatus,
     GcStatus,
+    SavedCheckpoint,
     ShardStatus,
     SourceStatus,
     TrashStatus,
@@ -193,3 +194,11 @@ def test_a_silent_source_is_a_problem_where_it_is_waited_for_and_another_node() 
 def test_the_worst_comes_first() -> None:
     found = problems(well(close_waits_for="x", late_commits=1, gc=GcStatus(failed="y")))
     assert [each.severity for each in found] == ["bad", "warn", "info"]
+
+
+def test_what_fails_beside_the_replication_is_told_with_its_reason() -> None:
+    found = problems(well(checkpoint=SavedCheckpoint(error="it is locked"), log_error="no space"))
+    assert [(each.severity, each.title, each.detail) for each in found] == [
+        ("warn", "The checkpoint is not saved", "it is locked"),
+        ("warn", "Log lines cannot be written", "no space"),
+    ]

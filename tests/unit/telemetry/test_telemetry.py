@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from binlogd.telemetry.exposition import Exposition, process_metrics
 from binlogd.telemetry.histogram import Histogram, doubling
-from binlogd.telemetry.logs import Seldom, set_up_logging
+from binlogd.telemetry.logs import Lines, Seldom, set_up_logging
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 def test_an_event_is_one_json_line() -> None:
     stream = io.StringIO()
-    set_up_logging("info", stream)
+    set_up_logging("info", Lines(stream))
     structlog.get_logger("x").info("segment_sealed", fid=3, size_bytes=17)
     (event,) = lines(stream)
     assert event.pop("timestamp")
@@ -44,7 +44,7 @@ def test_an_event_is_one_json_line() -> None:
 
 def test_events_below_the_level_are_not_written() -> None:
     stream = io.StringIO()
-    set_up_logging("warn", stream)
+    set_up_logging("warn", Lines(stream))
     structlog.get_logger("x").info("segment_sealed")
     structlog.get_logger("x").warning("write_was_slow")
     assert [event["event"] for event in lines(stream)] == ["write_was_slow"]
@@ -52,7 +52,7 @@ def test_events_below_the_level_are_not_written() -> None:
 
 def test_libraries_log_in_the_same_form_but_only_warnings() -> None:
     stream = io.StringIO()
-    set_up_logging("debug", stream)
+    set_up_logging("debug", Lines(stream))
     logging.getLogger("grpclib.server").info("Request was cancelled")
     logging.getLogger("grpclib.server").error("Server error")
     (event,) = lines(stream)
@@ -65,7 +65,7 @@ def test_libraries_log_in_the_same_form_but_only_warnings() -> None:
 
 def test_an_exception_stays_on_its_line() -> None:
     stream = io.StringIO()
-    set_up_logging("info", stream)
+    set_up_logging("info", Lines(stream))
     try:
         raise ValueError("two\nlines")
     except ValueError:
@@ -76,7 +76,7 @@ def test_an_exception_stays_on_its_line() -> None:
 
 def test_a_terminal_gets_words_not_json() -> None:
     stream = Terminal()
-    set_up_logging("info", stream)
+    set_up_logging("info", Lines(stream))
     structlog.get_logger("x").info("server_started", port=1)
     assert "server_started" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
