@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_748
+PRODUCT_LINES_MAX = 90_886
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_949
+FUNCTIONS_MAX = 5_954
 WALK_LINES_MAX = 8_531
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {
