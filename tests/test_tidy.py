@@ -19,10 +19,10 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_886
+PRODUCT_LINES_MAX = 90_907
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_954
-WALK_LINES_MAX = 8_531
+FUNCTIONS_MAX = 5_956
+WALK_LINES_MAX = 8_532
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {
     "binlogd/drainer/files/log.py": "records of a file sink",

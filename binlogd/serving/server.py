@@ -32,14 +32,15 @@ from binlogd.host.peers import BY_SOCKET, peer_of
 from binlogd.host.socket_file import SocketFile
 from binlogd.host.tls import ServerTls
 from binlogd.serving.handshakes import HandshakeLimits, TlsListener
+from binlogd.serving.routes.guard import HttpLog
 from binlogd.telemetry.logs import Seldom
 
 log = structlog.get_logger(__name__)
 
-_HTTP1_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"TRACE ")
+_METHODS = ("GET", "PUT", "POST", "HEAD", "DELETE", "OPTIONS", "TRACE", "PATCH")
 _BACKLOG = 1024
 _HEAD_BYTES_MAX = 64 << 10
-_OPENINGS = (PREFACE, *_HTTP1_METHODS)
+_OPENINGS = (PREFACE, *(f"{method} ".encode() for method in _METHODS))
 _PARTING_S = 0.05
 """For the last words to one that is let go of, before its socket is closed."""
 
@@ -80,6 +81,7 @@ class Server:
         self._web = web.AppRunner(
             routes,
             access_log=None,
+            logger=HttpLog(),
             keepalive_timeout=self.limits.http_idle_s,
             max_headers=self.limits.http_headers_max,
             shutdown_timeout=self.limits.leave_timeout_s,

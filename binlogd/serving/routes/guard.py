@@ -16,13 +16,16 @@ The originals have no such rule; their binlogctl, which knows no token, works fr
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable, Set
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from binlogd.host.peers import address
@@ -241,3 +244,19 @@ def _is_of_another_site(request: web.Request) -> bool:
         return True
     origin = request.headers.get(hdrs.ORIGIN)
     return origin is not None and origin.partition("://")[2] != request.host
+
+
+class HttpLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log; a request that it cannot read is no fault of ours, and anybody's to send."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.getLogger("aiohttp.server"))
+        self._unreadable = Seldom()
+
+    def exception(self, msg: object, *given: object, **how: Any) -> None:
+        """A line now and then for what cannot be read, a traceback for the rest."""
+        error = how.get("exc_info")
+        if isinstance(error, HttpProcessingError):
+            self._unreadable.warn("request_not_understood", cause=error.message)
+        else:
+            super().exception(msg, *given, **how)

@@ -531,7 +531,7 @@ async def read_to_end(reader: asyncio.StreamReader) -> bytes:
     "opening",
     [
         b"\x16\x03\x01\x02\x00",
-        b"PATCH / HTTP/1.1\r\n\r\n",
+        b"PROPFIND / HTTP/1.1\r\n\r\n",
         b"PRI * HTTP/1.1\r\n",
         b"\x00" * 64,
         b"hello\n",

@@ -145,3 +145,36 @@ async def test_a_header_that_is_larger_than_any_ends_the_connection() -> None:
             await client.wait_closed()
             assert client.goaway == CALM
             client.hang_up()
+
+
+UNREADABLE = [
+    b"GET / HTTP/9.x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nno colon here\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: many\r\n\r\n",
+]
+
+
+async def test_requests_that_cannot_be_read_take_a_line_of_the_log_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with structlog.testing.capture_logs() as events:
+        async with serving(fast_lane=False) as address:
+            for request in [*UNREADABLE, *UNREADABLE]:
+                assert (await answered(address, request)).startswith(b"HTTP/1.0 400")
+    assert [each["event"] for each in events].count("request_not_understood") == 1
+    assert caplog.text == ""
+
+
+async def test_a_method_that_no_route_has_is_answered() -> None:
+    async with serving(fast_lane=False) as address:
+        request = b"PATCH /status HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        assert (await answered(address, request)).startswith(b"HTTP/1.1 404")
+
+
+async def answered(address: tuple[str, int], request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request)
+    try:
+        return await reader.read(1 << 16)
+    finally:
+        writer.close()
