@@ -43,6 +43,7 @@ from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.file_systems import path_in_azure
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, set_spec, version_of
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
+from binlogd.spark.lake.commits import Replacing, VersionChanges
 from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.layout import LaidBy, LakeLayout, field_id
@@ -193,11 +194,13 @@ class Iceberg:
     ) -> LakeTable:
         paths = (f"{table.location()}/{each}" for each in come)
         properties = {COMMIT_TS_KEY: str(end)}
-        with table.transaction() as changes:
+        with VersionChanges(table) as changes:
             set_schema(changes, table, pyarrow_to_schema(schema))
             update = changes.update_snapshot(snapshot_properties=properties)
             # an append looks at no older manifest, but to put many small ones together
-            with update.overwrite() if gone else update.merge_append() as snapshot:
+            with (
+                Replacing(table, changes, properties) if gone else update.merge_append() as snapshot
+            ):
                 for file in gone.values():
                     snapshot.delete_data_file(file)
                 for file in parquet_files_to_data_files(table.io, changes.table_metadata, paths):
