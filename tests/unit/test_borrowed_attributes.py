@@ -36,9 +36,12 @@ from hpack import Decoder
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable, table_entry_size
 from hyperframe.frame import GoAwayFrame
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Transaction
 from pyiceberg.table.update import UpdateTableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 from binlogd.grpc.channel import BytesCodec
 from binlogd.host.database import connection_to
@@ -320,3 +323,23 @@ def test_pyicebergs_transaction_takes_a_change_of_its_schema_as_we_give_it() -> 
     assert taken == ["updates", "requirements"]
     commits = (UpdateSchema.commit, UpdateTableMetadata.commit)
     assert any("self._transaction._apply(" in inspect.getsource(each) for each in commits)
+
+
+def test_pyicebergs_snapshots_are_made_in_the_steps_that_we_replace() -> None:
+    assert isinstance(Transaction.table_metadata, property)
+    for name in ("_table", "_updates"):
+        assert f"self.{name}" in inspect.getsource(Transaction.table_metadata.fget)
+    assert "self._updates += updates" in inspect.getsource(Transaction._stage)
+    assert "self._existing_manifests" in inspect.getsource(_MergeAppendFiles._manifests)
+    assert "_process_manifests" in vars(_MergeAppendFiles)
+    assert {"_existing_manifests", "_deleted_entries"} <= vars(_OverwriteFiles).keys()
+    assert "_process_manifests" not in vars(_OverwriteFiles)
+
+
+def test_pyicebergs_versions_are_made_in_the_steps_that_its_own_catalogs_take() -> None:
+    made, committed = (inspect.getsource(each) for each in (SqlCatalog.create_table, SqlCatalog))
+    assert "self._write_metadata(metadata, io, metadata_location)" in made
+    assert "self._update_and_stage_table(" in committed
+    assert "self._load_file_io(metadata.properties, metadata_location)" in committed
+    taken = list(inspect.signature(MetastoreCatalog._create_staged_table).parameters)
+    assert taken[1:4] == ["identifier", "schema", "location"]

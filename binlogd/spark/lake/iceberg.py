@@ -1,10 +1,10 @@
 """Versions of Iceberg tables, by pyiceberg: copy on write, one commit for a batch's rows.
 
-A version is a file of metadata. It is made by a catalog that lives as long as the call and knows
-nothing but the version to begin with; what holds is what `tables.json` names. So commits of a batch
-that was killed lead to nothing, and nobody has to take them back. In a directory a SQLite catalog
-beside the tables has their names, renewed as a whole with each batch; in an object store a reader
-takes the file of metadata out of `tables.json`.
+A version is a file of metadata, made out of the one to begin with and named in no catalog; what
+holds is what `tables.json` names. So commits of a batch that was killed lead to nothing, and nobody
+has to take them back. In a directory a SQLite catalog beside the tables has their names, renewed as
+a whole with each batch; in an object store a reader takes the file of metadata out of
+`tables.json`.
 
 Field ids are TiDB's column ids, by which columns are found in files that are older than the names,
 the order or the width of them.
@@ -16,13 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files, pyarrow_to_schema
 from pyiceberg.manifest import DataFile as HeldFile
@@ -43,6 +41,7 @@ from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.file_systems import path_in_azure
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, set_spec, version_of
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
+from binlogd.spark.lake.commits import Replacing, VersionChanges, Versions
 from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.layout import LaidBy, LakeLayout, field_id
@@ -89,14 +88,10 @@ class Iceberg:
     """See Kind."""
 
     def __init__(self, place: LakeLocation) -> None:
-        self._place, self._numbers = place, count()
-        properties = {**place.iceberg_properties(), "warehouse": place.bare}
-        self._catalog = SqlCatalog(_CATALOG, uri="sqlite:///:memory:", **properties)
-        self._catalog.create_namespace(_CATALOG)
+        self._place, self._versions = place, Versions(_CATALOG, **place.iceberg_properties())
 
     def close(self) -> None:
-        """See Kind."""
-        self._catalog.close()
+        """See Kind. Nothing is open."""
 
     def create(self, table: LakeTable, schema: pa.Schema, name: str, end: int) -> LakeTable:
         """See Kind."""
@@ -104,9 +99,7 @@ class Iceberg:
         wanted = pyarrow_to_schema(schema)
         properties = {**_PROPERTIES, "comment": name, COMMIT_TS_KEY: str(end)}
         try:
-            made = self._catalog.create_table(
-                self._name(), wanted, location=location, properties=properties
-            )
+            made = self._versions.begun(wanted, location, properties)
             with made.transaction() as changes:
                 set_schema(changes, made, wanted)
                 if table.layout.partition_by:
@@ -158,6 +151,10 @@ class Iceberg:
         """See Kind. All names at once: whoever opens the catalog sees one moment."""
         if not self._place.is_local:
             return
+        from pyiceberg.catalog.sql import (
+            SqlCatalog,
+        )  # a second of processor time, for a driver alone
+
         where = f"sqlite:///{self._place.url}/{CATALOG_FILE}"
         with closing(SqlCatalog(_CATALOG, uri=where, warehouse=self._place.bare)) as catalog:
             rows = [
@@ -174,13 +171,9 @@ class Iceberg:
     def _opened(self, head: LakeTable) -> Iterator[Table]:
         """The table at this version, whatever was made of it since."""
         try:
-            yield self._catalog.register_table(self._name(), head.metadata)
+            yield self._versions.opened(head.metadata)
         except _FAILS as error:
             raise LakeFailed(f"{self._place.shown}/{head.directory}: {error}") from error
-
-    def _name(self) -> tuple[str, str]:
-        """Of this call alone."""
-        return _CATALOG, f"table_{next(self._numbers)}"
 
     def _committed(
         self,
@@ -193,11 +186,13 @@ class Iceberg:
     ) -> LakeTable:
         paths = (f"{table.location()}/{each}" for each in come)
         properties = {COMMIT_TS_KEY: str(end)}
-        with table.transaction() as changes:
+        with VersionChanges(table) as changes:
             set_schema(changes, table, pyarrow_to_schema(schema))
             update = changes.update_snapshot(snapshot_properties=properties)
             # an append looks at no older manifest, but to put many small ones together
-            with update.overwrite() if gone else update.merge_append() as snapshot:
+            with (
+                Replacing(table, changes, properties) if gone else update.merge_append() as snapshot
+            ):
                 for file in gone.values():
                     snapshot.delete_data_file(file)
                 for file in parquet_files_to_data_files(table.io, changes.table_metadata, paths):
@@ -268,7 +263,12 @@ def _named(table: Table) -> Iterator[str]:
 def _files(table: Table) -> dict[str, HeldFile]:
     """Those of the version by their names in the directory of the table."""
     root = table.location() + "/"
-    found = (each.file for each in table.scan().plan_files())
+    snapshot = table.current_snapshot()
+    found = (
+        entry.data_file
+        for manifest in (snapshot.manifests(table.io) if snapshot else ())
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    )
     return {each.file_path.removeprefix(root): each for each in found}
 
 
