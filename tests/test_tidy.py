@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_907
+PRODUCT_LINES_MAX = 90_996
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_956
+FUNCTIONS_MAX = 5_961
 WALK_LINES_MAX = 8_532
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {

@@ -3,7 +3,7 @@
 What pyiceberg's own transaction does, but for two things by which a commit grows: it copies all
 that a table tells, with every version, at each of some twenty looks at it; and its overwrite lets
 go of no manifest of files that went, so that there is one more at each commit, which the next ones
-read. And no catalog is asked, whose SQL is a third of what is left.
+read. And no catalog is asked, whose SQL is much of what is left.
 Source: pyiceberg.table.update.snapshot; Iceberg Table Spec, Manifests.
 """
 

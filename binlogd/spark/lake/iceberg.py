@@ -151,9 +151,7 @@ class Iceberg:
         """See Kind. All names at once: whoever opens the catalog sees one moment."""
         if not self._place.is_local:
             return
-        from pyiceberg.catalog.sql import (
-            SqlCatalog,
-        )  # a second of processor time, for a driver alone
+        from pyiceberg.catalog.sql import SqlCatalog  # a second of CPU, which no worker needs
 
         where = f"sqlite:///{self._place.url}/{CATALOG_FILE}"
         with closing(SqlCatalog(_CATALOG, uri=where, warehouse=self._place.bare)) as catalog:
@@ -190,9 +188,8 @@ class Iceberg:
             set_schema(changes, table, pyarrow_to_schema(schema))
             update = changes.update_snapshot(snapshot_properties=properties)
             # an append looks at no older manifest, but to put many small ones together
-            with (
-                Replacing(table, changes, properties) if gone else update.merge_append() as snapshot
-            ):
+            one = Replacing(table, changes, properties) if gone else update.merge_append()
+            with one as snapshot:
                 for file in gone.values():
                     snapshot.delete_data_file(file)
                 for file in parquet_files_to_data_files(table.io, changes.table_metadata, paths):

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.table import StaticTable
+from pyiceberg.table import StaticTable, Table, Transaction
 from pyiceberg.table import update as table_update
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from binlogd.spark.lake.content import LakeContent
 from binlogd.spark.lake.manifest import LakeTable
@@ -33,15 +34,22 @@ def content(tmp_path: Path) -> Iterator[LakeContent]:
         yield found
 
 
-def test_a_version_names_no_manifest_of_files_that_went(content: LakeContent) -> None:
+@pytest.mark.parametrize("before", [0, 6])
+def test_a_version_names_no_manifest_of_files_that_went(
+    content: LakeContent, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
     """A file with keys that never change, and keys of which some change and go each time: every
-    version has its rows, also when all others are there."""
+    version has its rows, also when all others are there, and when pyiceberg's own overwrite, which
+    drops no manifest, has made those `before`."""
     heads = [begun(content)]
     model = [dict.fromkeys(KEEPS, 0)]
     for version in range(1, VERSIONS):
         put, gone = range(200 + version, 200 + 10 * version), 199 + version
         changes = KeyChanges(rows(put, version), keys([gone]))
-        heads.append(content.merge(heads[-1], SCHEMA, [changes], 1))
+        with monkeypatch.context() as patched:
+            if version < before:
+                patched.setattr("binlogd.spark.lake.iceberg.Replacing", overwriting)
+            heads.append(content.merge(heads[-1], SCHEMA, [changes], 1))
         model.append({**model[-1], **dict.fromkeys(put, version)})
         model[-1].pop(gone, None)
     for head, held in zip(heads, model, strict=True):
@@ -78,6 +86,11 @@ def begun(content: LakeContent) -> LakeTable:
     """A table with the rows that stay."""
     head = content.kind.create(LakeTable(1, "table-1", 0), SCHEMA, "shop.orders", 1)
     return content.append(head, SCHEMA, rows(KEEPS, 0).to_batches(), 1)
+
+
+def overwriting(_: Table, changes: Transaction, properties: dict[str, str]) -> _OverwriteFiles:
+    """As versions were made before (0171)."""
+    return changes.update_snapshot(snapshot_properties=properties).overwrite()
 
 
 def rows(ids: Iterable[int], value: int) -> pa.Table:
