@@ -139,7 +139,7 @@ def test_status_tells_state_watermark_checkpoint_and_lag(appliance: Appliance) -
     assert done.returncode == 0
     assert document["state"] == "online"
     assert document["max_commit_ts"] == 0
-    assert document["checkpoint"] == {"commit_ts": 0, "consistent": False}
+    assert document["checkpoint"] == {"commit_ts": 0, "consistent": False, "error": ""}
     assert document["lag_s"] == 0
 
 
