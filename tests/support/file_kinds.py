@@ -74,6 +74,7 @@ WRITERS: dict[str, list[str]] = {
     "archive/store.py": ["segment of an archive"],
     "archive/upload.py": ["description of an archive"],
     "archive/view.py": ["none: a view ends with who reads it"],
+    "cli.py": ["none: /dev/null, where a standard file is closed"],
     "commands/ctl.py": ["savepoint"],
     "drainer/files/sink.py": ["file of a sink", "compressed file", "savepoint"],
     "drainer/schema_log.py": ["schema log"],
