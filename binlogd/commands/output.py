@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Column
 
-UNBROKEN_CHARS = 100_000
+_UNBROKEN_CHARS = 100_000
 
 
 def say(
@@ -33,7 +33,7 @@ def standard_output() -> Console:
     """As wide as its terminal; where there is none, nothing is broken that a script reads."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else UNBROKEN_CHARS)
+    return Console(width=None if sys.stdout.isatty() else _UNBROKEN_CHARS)
 
 
 def warn(text: str) -> None:

@@ -20,6 +20,7 @@ from binlogd.settings.setup import Setup
 from binlogd.telemetry.traces import Export, SlowTransaction, Traces, TracesRefused
 
 EVERY_S = 1.0
+TIMEOUT_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -61,9 +62,6 @@ def make_tracing(setup: Setup, node_id: str) -> Tracing | None:
     if not telemetry.otlp_endpoint:
         return None
     return Tracing(traces, exporter(telemetry.otlp_endpoint, node_id))
-
-
-TIMEOUT_S = 5.0
 
 
 def exporter(endpoint: str, node_id: str) -> Export:

@@ -6,6 +6,7 @@ What follows is done again by the next call for the same moment, where somebody 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +19,12 @@ from binlogd.host.threads import Threads
 from binlogd.snapshot.estimate import Exported, Listing, described
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.process.launcher import Borrow, Notice, running
+from binlogd.snapshot.publishing.lake.version import Registered
 from binlogd.snapshot.publishing.publish import read_manifest
-from binlogd.snapshot.spec import LAKES, Progress
+from binlogd.snapshot.spec import LAKES, Lake, Manifest, Progress, TableEntry
 
 if TYPE_CHECKING:
     from binlogd.snapshot.publishing.store import Store
-from collections.abc import Callable
-
-from binlogd.snapshot.publishing.lake.version import Registered
-from binlogd.snapshot.spec import Lake, Manifest, TableEntry
 
 UPLOAD_THREADS = 4
 Destination = str | None

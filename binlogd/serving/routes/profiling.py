@@ -16,7 +16,9 @@ from aiohttp import web
 
 from binlogd.host.threads import Threads
 
+SECONDS_MAX = 60.0
 _SECONDS = 10.0
+_INTERVAL_S = 0.01
 _INDEX = """/debug/pprof/
 
 cmdline      the command line
@@ -90,10 +92,6 @@ async def _not_here(request: web.Request) -> web.Response:
     return web.Response(
         status=501, text=f"{name} is a profile of a Go program; /debug/pprof/ lists what is here\n"
     )
-
-
-SECONDS_MAX = 60.0
-_INTERVAL_S = 0.01
 
 
 async def sampled(seconds: float) -> Counter[str]:

@@ -186,10 +186,12 @@ class Iceberg:
         properties = {COMMIT_TS_KEY: str(end)}
         with VersionChanges(table) as changes:
             set_schema(changes, table, pyarrow_to_schema(schema))
-            update = changes.update_snapshot(snapshot_properties=properties)
             # an append looks at no older manifest, but to put many small ones together
-            one = Replacing(table, changes, properties) if gone else update.merge_append()
-            with one as snapshot:
+            with (
+                Replacing(table, changes, properties)
+                if gone
+                else changes.update_snapshot(snapshot_properties=properties).merge_append()
+            ) as snapshot:
                 for file in gone.values():
                     snapshot.delete_data_file(file)
                 for file in parquet_files_to_data_files(table.io, changes.table_metadata, paths):
