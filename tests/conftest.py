@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # a gate says the same to everybody; other examples are looked for by hand and by `make soak`
 settings.register_profile(
-    "repeatable", settings.get_profile("binlogd"), derandomize=True, max_examples=40
+    "repeatable", settings.get_profile("binlogd"), derandomize=True, max_examples=25
 )
 settings.register_profile("brief", settings.get_profile("repeatable"), max_examples=15)
 settings.load_profile("binlogd")

@@ -35,7 +35,7 @@ class Writer:
     async def write(self, numbers: range, size: int = 1 << 19) -> None:
         for number in numbers:
             start_ts, commit_ts = Tso(BASE + (number << 30)), Tso(BASE + (number << 30) + 1)
-            rows = peek.encode_mutations(1, []) + bytes([18, 0]) * (size // 2)
+            rows = peek.encode_mutations(1, [peek.Mutation(1, [bytes(size)], [], [], b"\0")])
             prewrite = peek.prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=rows)
             await self._send([prewrite, peek.commit_binlog(start_ts, commit_ts)], commit_ts)
 

@@ -370,7 +370,7 @@ def writing_child(root: Path) -> subprocess.Popen[bytes]:
 async def test_killed_at_any_moment_every_transaction_is_there_once(place: Place) -> None:
     rng = random.Random(11)
     saved = 0
-    for _ in range(6):
+    for _ in range(3):
         child = writing_child(place.root)
         assert child.stderr is not None
         for _ in range(rng.randrange(1, 40)):

@@ -156,7 +156,7 @@ async def test_a_directory_in_use_or_without_a_pump_is_refused(
 # --- every byte of a small log -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.soak)])
 async def test_every_flipped_byte_of_a_log_is_found_and_never_believed(
     tmp_path: Path, disk: PosixDisk, every: int
 ) -> None:

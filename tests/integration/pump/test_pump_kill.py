@@ -11,7 +11,7 @@ from tests.support.faults import RecordProperty, counted
 from tests.support.pump_lives import Commits, killed_writer, nothing_is_lost
 
 
-@pytest.mark.parametrize("lives", [6, pytest.param(150, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("lives", [3, pytest.param(150, marks=pytest.mark.soak)])
 async def test_what_was_acknowledged_survives_kill_9(
     tmp_path: Path, lives: int, record_property: RecordProperty
 ) -> None:

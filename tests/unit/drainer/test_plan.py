@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.drainer.rows.literals import laid_out
@@ -197,7 +197,6 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(cases())
 def test_a_row_of_any_type_gives_the_same_key_and_literal_by_both_decoders(case: Case) -> None:
     fast, slow = case.decoders()
@@ -220,7 +219,6 @@ def _answers_alike(
     assert answer == slow(row)
 
 
-@settings(max_examples=300, deadline=None)
 @given(cases(), mutilations())
 def test_a_damaged_row_never_gives_another_answer(case: Case, damage: Mutilation) -> None:
     fast, slow = case.decoders()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.log.pointer import FileId, Place
@@ -234,7 +234,6 @@ def random_history(draw: st.DrawFn) -> list[tuple[int, Event]]:
     return arrivals
 
 
-@settings(max_examples=500, deadline=None)
 @given(random_history())
 def test_the_law_holds_over_shards_that_tell_each_other(
     arrivals: list[tuple[int, Event]],
