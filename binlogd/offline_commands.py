@@ -64,12 +64,17 @@ async def open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
 
 async def open_existing(setup: Setup) -> UpstreamStore:
     """The same, of a directory that is there. Raises ConfigError."""
+    check_has_run(setup)
+    return await open_store(setup, PosixDisk())
+
+
+def check_has_run(setup: Setup) -> None:
+    """Raises ConfigError for a data directory that no node has made."""
     if not (setup.data_dir / STORE_FILE).exists():
         raise ConfigError(
             f"data-dir {setup.data_dir}: no binlogd has run there yet; name the directory of the"
             " one that is meant, by --data-dir or the --config that it is started with"
         )
-    return await open_store(setup, PosixDisk())
 
 
 async def make_data_dir(setup: Setup, disk: PosixDisk) -> None:

@@ -15,6 +15,7 @@ from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, lo
 from binlogd.commands.output import say, say_table
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
+from binlogd.offline_commands import check_has_run
 from binlogd.pump.bases import Bases
 from binlogd.pump.log.gc import Hold
 from binlogd.tso import MAX_TS, Tso
@@ -47,6 +48,7 @@ def base(
     if at is not None and withdraw:
         raise ConfigError("binlogd base: --at goes without --withdraw")
     setup = load_setup(config_file, data_dir)
+    check_has_run(setup)
     with closing(PosixDisk(threads=1)) as disk:
         bases = Bases(setup.data_dir, disk)
         holds = asyncio.run(_changed(bases, name, at, withdraw=withdraw))

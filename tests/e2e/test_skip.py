@@ -65,7 +65,10 @@ def test_what_is_stuck_goes_on_at_once_and_the_decision_outlives_a_restart(tmp_p
 
 
 def test_a_directory_that_no_binlogd_knows_is_not_made_for_a_decision(tmp_path: Path) -> None:
-    for words in (("skip", "5", "--reason", "why"), ("skip",), ("nodes",)):
+    for words in (
+        *(("skip", "5", "--reason", "why"), ("skip",), ("nodes",)),
+        *(("base",), ("base", "nightly", "--at", "5")),
+    ):
         refused = run(tmp_path, *words, "--data-dir", str(tmp_path / "wrong"))
         assert refused.returncode == 2
         assert "no binlogd has run there yet; name the directory" in refused.stderr

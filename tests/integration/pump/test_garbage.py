@@ -12,6 +12,7 @@ from binlogd.commands.export_base import base
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.errors import Behind, ConfigError, DiskFull
 from binlogd.host.disk import PosixDisk
+from binlogd.log.directory import STORE_FILE
 from binlogd.node.assembly import make_drainer
 from binlogd.node.upstreams import open_upstream
 from binlogd.ports import Space
@@ -126,6 +127,7 @@ async def test_a_base_has_a_name_that_is_a_file_name(world: World, name: str) ->
 def test_an_operator_declares_lists_and_withdraws_bases(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / STORE_FILE).touch()  # somebody has run there
     base(data_dir=str(tmp_path), as_json=True)
     base("nightly", at=445_644_800_000_000_001, data_dir=str(tmp_path), as_json=True)
     base("weekly", at=5, data_dir=str(tmp_path), as_json=True)
