@@ -23,6 +23,7 @@ from binlogd.commands.running import asked
 from binlogd.errors import ConfigError, GaveUp, NotRunning, Refused
 from binlogd.host import loop
 from binlogd.host.words import split_url
+from binlogd.settings.quantities import address_of
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.export_queue import WRONG_EXIT, AskedExport, ExportJob
 from binlogd.snapshot.spec import Progress, Stage
@@ -47,8 +48,9 @@ def setup_for(via: str, config_file: Path | None, data_dir: str | None) -> Setup
     """How to reach a node at `host:port`, `http://host:port` or `https://host:port`; certificates
     and the token are those of the configuration. Raises ConfigError."""
     parts = split_url(via if "://" in via else f"//{via}")
-    if parts.scheme not in ("", "http", "https") or not parts.hostname or parts.path.strip("/"):
+    if parts.scheme not in ("", "http", "https") or not parts.netloc or parts.path.strip("/"):
         raise ConfigError(f"--via {via}: say where binlogd listens: http://host:8250")
+    address_of("--via", parts.netloc)
     setup = load_asking(config_file, parts.netloc, data_dir)
     is_tls = bool(setup.config.security.ssl_ca)
     if parts.scheme and is_tls != (parts.scheme == "https"):

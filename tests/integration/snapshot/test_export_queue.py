@@ -174,6 +174,9 @@ async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path
         mixed = Command(tmp_path, "export", "--via", where, "--out", "here", "--keep", "3")
         assert await mixed.ended() == 2
         assert "--out, --keep: not with --via" in mixed.err.read_text()
+        nowhere = Command(tmp_path, "exports", "--via", "foo")
+        assert await nowhere.ended() == 2
+        assert '--via: expected "host:port", got "foo"' in nowhere.err.read_text()
         out = Exposition()
         queue.say(out)
     for line in (
