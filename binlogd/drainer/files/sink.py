@@ -33,7 +33,7 @@ from binlogd.drainer.messages.pb_write import ddl_binlog, ddl_text, dml_binlog
 from binlogd.drainer.pending import PendingItem, PendingLimits, PendingTransactions, pending
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn, combined
-from binlogd.errors import CorruptRow, LogFailed, RowMismatch
+from binlogd.errors import CorruptRow, DownstreamWentBack, LogFailed, RowMismatch
 from binlogd.host.disk import cut_back, disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.tidb.model import ActionType
@@ -228,12 +228,21 @@ class FileSink:
         return self._pending.applied_ts
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Replaces the savepoint. Raises LogFailed; the one before is whole then."""
+        """Replaces the savepoint. Raises LogFailed; the one before is whole then. Where the file is
+        gone, into which the system would go on writing, DownstreamWentBack."""
         assert not self._pending.is_waiting(checkpoint.commit_ts), "a checkpoint ahead of the files"
         assert self._file is not None, "save before open"
         name = self._name
+        path = self._directory / name.name
         written = DurableUpTo(name.name, self._file.size, self._written_ts)
         with disk_errors(self._savepoint):
+            try:
+                (last,) = await self._disk.read(path, [(max(written.offset - 1, 0), 1)])
+            except FileNotFoundError:
+                last = b""
+            if len(last) < min(written.offset, 1):
+                gone = "nothing: the file was removed or cut"
+                raise DownstreamWentBack(str(path), gone, str(written.commit_ts))
             text = Savepoint(checkpoint, written).to_toml()
             await self._disk.write_whole(self._savepoint, text)
         self._archive.saved(name)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.messages.pb_write import ddl_binlog
 from binlogd.drainer.pending import PendingLimits
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
-from binlogd.errors import ConfigError, CorruptRelay, LogFailed, RowMismatch
+from binlogd.errors import ConfigError, CorruptRelay, DownstreamWentBack, LogFailed, RowMismatch
 from binlogd.host.disk import PosixAppendFile, PosixDisk
 from binlogd.tidb.encode import encode_insert
 from binlogd.tidb.model import Column, FieldType, Table, TableAt, Tp, job_from_json
@@ -193,6 +194,28 @@ async def test_transactions_of_one_commit_ts_are_there_together_or_not_at_all(
         await place.write(same)
         events = [each for found in read_file_log(place.root / "out") for each in found.events]
         assert [each.columns["id"].value for each in events] == [5, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda file: shutil.rmtree(file.parent),
+        Path.unlink,
+        lambda file: os.truncate(file, 1),
+    ],
+)
+async def test_a_file_that_somebody_takes_away_under_the_sink_is_noticed_at_a_checkpoint(
+    lose: Callable[[Path], None], place: Place
+) -> None:
+    async with place.running() as (sink, _):
+        await sink.save(Checkpoint(Tso(0)))
+        await sink.submit([dml(5)])
+        await sink.flush()
+        await sink.save(Checkpoint(Tso(5)))
+        (file,) = place.files()
+        lose(file)
+        with pytest.raises(DownstreamWentBack, match=f"{file.name} went back.* removed or cut"):
+            await sink.save(Checkpoint(Tso(5)))
 
 
 async def test_a_damaged_tail_behind_the_savepoint_comes_again(place: Place) -> None:
