@@ -43,6 +43,9 @@ def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
         physical_ms(now.checkpoint.commit_ts),
     )
     out.gauge(
+        "binlogd_drainer_checkpoint_failed", "1 while it cannot be saved.", int(bool(now.not_saved))
+    )
+    out.gauge(
         "binlogd_drainer_applied_ts",
         "Physical ms up to which everything is applied.",
         physical_ms(now.applied_ts),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.measures import TABLES_COUNTED_MAX, TABLES_SHOWN, DrainerMeasures
@@ -15,6 +17,7 @@ from binlogd.telemetry.exposition import Exposition
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire.peek import Mutation
+from tests.support.deployment import expressions, selectors
 
 
 def _said(now: DrainerStatistics) -> dict[str, str]:
@@ -93,6 +96,14 @@ def test_positions_are_physical_milliseconds() -> None:
     assert said["binlogd_drainer_lag_seconds"] == "1.5"
     assert said['binlogd_drainer_lane_ts{lane="1"}'] == "6500"
     assert said["binlogd_relay_files"] == "2"
+
+
+def test_a_checkpoint_that_cannot_be_saved_alerts_whatever_the_lag_is() -> None:
+    (rule,) = [rule for where, rule in expressions() if where == "alert BinlogdCheckpointStands"]
+    (wanted,) = selectors(rule)
+    saved = _statistics(None, None, None)
+    assert _said(saved)[wanted.metric] == "0"
+    assert _said(replace(saved, not_saved="the disk is full"))[wanted.metric] == "1"
 
 
 def test_between_sessions_only_what_lasts_is_said() -> None:
