@@ -118,9 +118,8 @@ class Method:
             gathered = self.inlet.drain()
         try:
             is_taken = self.sink.write_now(gathered.messages, partial(self._answered, gathered))
-        except Exception:
-            log.exception("sink_failed", messages=len(gathered.messages))
-            self._answered(gathered, _broken(gathered))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
+            self._answered(gathered, _broken(gathered, error))
             return
         if not is_taken:
             task = asyncio.get_running_loop().create_task(self._serve_later(gathered))
@@ -131,9 +130,8 @@ class Method:
         outcomes: Outcomes
         try:
             outcomes = await self.sink.write(gathered.messages)
-        except Exception:
-            log.exception("sink_failed", messages=len(gathered.messages))
-            outcomes = _broken(gathered)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
+            outcomes = _broken(gathered, error)
         self._answered(gathered, outcomes)
 
     def _answered(self, gathered: Gathered, outcomes: Outcomes) -> None:
@@ -169,8 +167,9 @@ class Method:
             cast(Caller, owner).abort()
 
 
-def _broken(gathered: Gathered) -> Outcomes:
+def _broken(gathered: Gathered, error: Exception) -> Outcomes:
     """As grpclib answers for a handler that breaks, in the same words."""
+    log.error("sink_failed", messages=len(gathered.messages), exc_info=error)
     return [GRPCError(Status.UNKNOWN, "Internal Server Error")] * len(gathered.messages)
 
 
