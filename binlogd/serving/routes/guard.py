@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import HttpVersion11, hdrs, web, web_response
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
@@ -66,6 +66,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """On every answer, unless a route says something else."""
+# The header Server, also of answers to what cannot be read, which no hook sees: it tells versions.
+vars(web_response)["SERVER_SOFTWARE"] = "binlogd"
 
 
 class ActionRefusal(msgspec.Struct, frozen=True):
@@ -181,7 +183,6 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
     """Puts the headers on an answer that is about to go out."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
-    response.headers[hdrs.SERVER] = "binlogd"  # aiohttp would tell its version
 
 
 def _token_needed(reason: str, request: web.Request) -> ActionRefusal:

@@ -160,7 +160,9 @@ async def test_requests_that_cannot_be_read_take_a_line_of_the_log_now_and_then(
     with structlog.testing.capture_logs() as events:
         async with serving(fast_lane=False) as address:
             for request in [*UNREADABLE, *UNREADABLE]:
-                assert (await answered(address, request)).startswith(b"HTTP/1.0 400")
+                answer = await answered(address, request)
+                assert answer.startswith(b"HTTP/1.0 400")
+                assert b"\r\nServer: binlogd\r\n" in answer
     assert [each["event"] for each in events].count("request_not_understood") == 1
     assert caplog.text == ""
 
