@@ -37,7 +37,6 @@ from binlogd.spark.lake.changelog import (
     ChangelogBatch,
     HeldChangelog,
     batch_of,
-    columns_of_bytes,
 )
 from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, LakeTables
 from binlogd.spark.lake.moving import Lake, begin
@@ -219,7 +218,7 @@ class LakeTarget:
         self, rows: DataFrame, of: Range, found: _Found, figures: PipelineFigures
     ) -> RowCounts:
         manifest, now = self.lake.manifest(), found.now
-        columns = columns_of_bytes(manifest.columns_at(found.start) or b"{}")
+        columns = manifest.columns_at(found.start)
         held = HeldChangelog(found.tracker, now, columns, self.lake.layouts)
         batch = batch_of(found.jobs, found.ddl, held, self.asked, of.end)
         heads = {each.directory: each for each in now.tables.values()}

@@ -23,7 +23,6 @@ from binlogd.spark.lake.changelog import (
     ChangelogBatch,
     HeldChangelog,
     batch_of,
-    columns_of_bytes,
 )
 from binlogd.spark.lake.manifest import LakeBatch, LakeTables
 from binlogd.spark.lake.merging import Merged, WrittenPart
@@ -97,7 +96,7 @@ class Pipeline:
         ddl = [each for each in found if isinstance(each, DdlBinlog)]
         tracker = manifest.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
         if self._lake.mode == "changelog":
-            columns = columns_of_bytes(manifest.columns_at(begin) or b"{}")
+            columns = manifest.columns_at(begin)
             held = HeldChangelog(tracker, now, columns, self._lake.layouts)
             self._log(batch_of(jobs, ddl, held, self._asked, end), now, begin, parts, step)
             return next(steps)

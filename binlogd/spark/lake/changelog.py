@@ -319,9 +319,3 @@ def _numbered(fields: Iterable[pa.Field]) -> pa.Schema:
 def columns_to_bytes(columns: Columns) -> bytes:
     """For a file of the lake."""
     return msgspec.json.encode({each: of.serialize().to_pybytes() for each, of in columns.items()})
-
-
-def columns_of_bytes(content: bytes) -> dict[str, pa.Schema]:
-    """What `columns_to_bytes` wrote down."""
-    kept = msgspec.json.decode(content, type=dict[str, bytes])
-    return {each: pa.ipc.read_schema(pa.py_buffer(of)) for each, of in kept.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from binlogd.archive.store import ArchiveStore
 from binlogd.errors import ConfigError, Corrupt, GaveUp
@@ -204,12 +205,26 @@ class LakeManifest:
         return found
 
     def schema_at(self, commit_ts: int) -> bytes | None:
-        """The upstream's schema at the end of the last batch, if that is this moment."""
-        return self.store.found(f"{_SCHEMAS}/{commit_ts}")
+        """The upstream's schema at the end of the last batch, if that is this moment. Raises
+        Corrupt."""
+        name = f"{_SCHEMAS}/{commit_ts}"
+        content = self.store.found(name)
+        if content is not None:
+            decoded(content, msgspec.Raw, f"{self._place.shown}/{name}")
+        return content
 
-    def columns_at(self, commit_ts: int) -> bytes | None:
-        """The columns of a changelog then, in the same way."""
-        return self.store.found(f"{_SCHEMAS}/{commit_ts}{_COLUMNS}")
+    def columns_at(self, commit_ts: int) -> dict[str, pa.Schema]:
+        """The columns of a changelog then, in the same way. Raises Corrupt."""
+        name = f"{_SCHEMAS}/{commit_ts}{_COLUMNS}"
+        where = f"{self._place.shown}/{name}"
+        content = self.store.found(name)
+        if content is None:
+            return {}
+        kept = decoded(content, dict[str, bytes], where)
+        try:
+            return {each: pa.ipc.read_schema(pa.py_buffer(of)) for each, of in kept.items()}
+        except (OSError, pa.ArrowException) as error:
+            raise Corrupt(f"{where}: {error}") from error
 
     def turn(self, now: LakeTables, tracker: bytes, columns: bytes = b"") -> None:
         """Makes these versions those that hold, and removes what no reader needs any more."""

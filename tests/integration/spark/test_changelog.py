@@ -10,11 +10,11 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from binlogd.errors import ConfigError
+from binlogd.errors import ConfigError, Corrupt
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import DdlBinlog
-from binlogd.spark.lake.changelog import HeldChangelog, batch_of, grown, places
+from binlogd.spark.lake.changelog import HeldChangelog, batch_of, columns_to_bytes, grown, places
 from binlogd.spark.lake.manifest import LakeTables, mode_of
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -40,6 +40,7 @@ from tests.workload.schema import (
     varchar,
 )
 
+COLUMNS = pa.schema([("_commit_ts", pa.int64()), ("note", pa.string())])
 MARKS = ["_commit_ts", "_seq", "_op", "_binlogd_key", "_query"]
 
 
@@ -52,6 +53,22 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
 @pytest.fixture(params=KINDS)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(place_of(f"{request.param}:{tmp_path / 'lake'}"), "changelog")
+
+
+@pytest.mark.parametrize("lake", KINDS[:1], indirect=True)
+def test_a_small_file_of_the_lake_that_is_damaged_is_named(lake: Lake) -> None:
+    manifest = lake.manifest()
+    manifest.turn(LakeTables(7, {}), b"{}", columns_to_bytes({"t": COLUMNS}))
+    assert manifest.columns_at(7) == {"t": COLUMNS}
+    for look, name in ((manifest.schema_at, "7"), (manifest.columns_at, "7.columns")):
+        path = Path(lake.place.shown) / "_schema" / name
+        whole = path.read_bytes()
+        for damaged in (b"", whole[:-1], b'{"t": "AAAA"', whole.replace(b'"t":"', b'"t":"AAAA')):
+            if damaged == whole:
+                continue
+            path.write_bytes(damaged)
+            with pytest.raises(Corrupt, match=f"^{path}: "):
+                look(7)
 
 
 @pytest.mark.parametrize("lake", GATED, indirect=True)
