@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import aiokafka
@@ -42,6 +43,8 @@ START_WAIT_S = 60.0
 PROGRESS_WAIT_S = 60.0
 ANSWER_WAIT_S = 60.0
 """Without any confirmation for so long Kafka counts as away."""
+LOOK_S = 5.0
+"""Without one for so long it is asked whether the topics are there."""
 END_WAIT_S = 5.0
 TOPIC_NAME_MAX = 249
 REPLICAS_WISHED = 3
@@ -180,9 +183,36 @@ class Broker:
             last = KafkaMessage("", "", FIRST_PARTITION, _PROGRESS_KEY, progress)
             await self._send(last, self._options.progress_topic, 0, unconfirmed)
             for sent in unconfirmed:
-                await _confirmed(sent)
+                await self._confirmed(sent)
                 limit.reschedule(clock() + ANSWER_WAIT_S)
         return sent_bytes
+
+    async def _confirmed(self, sent: _Sent) -> None:
+        """What is confirmed is older than what is sent, so it is this message that is named."""
+        try:
+            while not sent.confirmation.done():
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await asyncio.shield(sent.confirmation)
+                except TimeoutError:
+                    await self._check_topics()
+            sent.confirmation.result()
+        except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
+            limit = "message.max.bytes of the broker, or max.message.bytes of the topic"
+            raise TooLarge(sent.message, sent.topic, limit, "raise them there") from error
+
+    async def _check_topics(self) -> None:
+        """Of one that was removed the client waits for a confirmation, as of one that moves."""
+        try:
+            now = await self._producer.client.fetch_all_metadata()
+        except (errors.KafkaError, TimeoutError, OSError) as error:
+            log.info("kafka_topics_not_listed", cause=repr(error))
+            return
+        for topic in self._partitions.keys() - now.topics(exclude_internal_topics=False):
+            raise DownstreamUnavailable(
+                f"Kafka at {self._addresses()}: the topic {topic} was removed",
+                todo="what was in it is gone; binlogd makes it again, or create it",
+            )
 
     async def _break_off(self) -> None:
         """Where Kafka does not answer now, whoever starts next does it, or the broker in time."""
@@ -203,7 +233,10 @@ class Broker:
                 await producer.stop()
         except TimeoutError:
             # what it waits for without end: messages that nobody takes, a request to be repeated
-            producer._message_accumulator.fail_all(errors.KafkaConnectionError("given up"))  # noqa: SLF001 - see above
+            waiting = producer._message_accumulator  # noqa: SLF001 - see above
+            waiting.fail_all(errors.KafkaConnectionError("given up"))
+            for batch in chain(waiting._pending_batches, *waiting._batches.values()):  # noqa: SLF001
+                batch._drain_waiter.exception()  # noqa: SLF001 - which nobody else looks at
             try:
                 async with asyncio.timeout(END_WAIT_S):
                     await producer._sender.close()  # noqa: SLF001 - see above
@@ -225,7 +258,7 @@ class Broker:
         confirmation.add_done_callback(lambda done: done.cancelled() or done.exception())
         unconfirmed.append(_Sent(message, topic, confirmation))
         while len(unconfirmed) > IN_FLIGHT_MAX:
-            await _confirmed(unconfirmed.popleft())
+            await self._confirmed(unconfirmed.popleft())
         return size
 
     async def _places(self, message: KafkaMessage) -> tuple[str, range]:
@@ -450,15 +483,6 @@ def _of_tls(error: Exception, tls: ClientTls | None) -> tuple[str, str] | None:
 
 def _size(message: KafkaMessage) -> int:
     return len(message.key or b"") + len(message.value or b"")
-
-
-async def _confirmed(sent: _Sent) -> None:
-    """What is confirmed is older than what is sent, so it is this message that is named."""
-    try:
-        await sent.confirmation
-    except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
-        limit = "message.max.bytes of the broker, or max.message.bytes of the topic"
-        raise TooLarge(sent.message, sent.topic, limit, "raise them there") from error
 
 
 def topic_name(template: str, database: str, table: str) -> str:
