@@ -133,7 +133,10 @@ class SqliteSink:
         except (sqlite3.Error, OSError) as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
                 raise DownstreamUnavailable(f"{self._path}: {error}") from error
-            raise ConfigError(f"{self._path}: cannot be opened as a replica: {error}") from error
+            raise ConfigError(
+                f"{self._path}: cannot be opened as a replica: {error}",
+                todo="move away what is there, or name another directory in syncer.to.dir",
+            ) from error
         held = [
             ReplicaTable(name, table_from_json(info), bool(whole)) for name, info, whole in tables
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,13 @@ import pytest
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, TableChange, Txn
-from binlogd.errors import DownstreamUnavailable, DownstreamWentBack, UnsupportedDdl, leading_error
+from binlogd.errors import (
+    ConfigError,
+    DownstreamUnavailable,
+    DownstreamWentBack,
+    UnsupportedDdl,
+    leading_error,
+)
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import (
     FLAG_NOT_NULL,
@@ -215,6 +221,22 @@ async def test_a_file_that_is_gone_is_not_written_to_in_silence(tmp_path: Path) 
         with pytest.raises(DownstreamWentBack, match="file was removed or replaced"):
             await sink.save(checkpoint)
         await sink.close()
+
+
+@pytest.mark.parametrize(
+    ("put", "reason"),
+    [
+        (Path.mkdir, "unable to open database file"),
+        (lambda path: path.write_text("a letter to somebody"), "file is not a database"),
+    ],
+)
+async def test_what_is_no_replica_is_said_with_the_way_past_it(
+    put: Callable[[Path], object], reason: str, tmp_path: Path
+) -> None:
+    put(tmp_path / "replica.db")
+    async with sink_of(tmp_path) as sink:
+        with pytest.raises(ConfigError, match=rf"replica\.db: .*: {reason}; move away what is"):
+            await sink.open()
 
 
 @pytest.mark.parametrize(
