@@ -209,11 +209,13 @@ class DiskFull(Unavailable):
 
 
 class LogFailed(Unavailable):
-    """A write or fsync of a log failed; nothing of that batch was acknowledged."""
+    """A write or fsync of a file of ours failed; nothing of that batch was acknowledged."""
+
+    todo = "see that its disk works and has room; what was to be written counts as not written"
 
     def __init__(self, path: Path | str, cause: OSError) -> None:
         self.path, self.cause = path, cause
-        super().__init__(f"{path}: {cause.strerror or cause}; the batch was not acknowledged")
+        super().__init__(f"{path}: {cause.strerror or cause}", todo=self.todo)
 
 
 class IndexUnavailable(Unavailable):

@@ -433,7 +433,7 @@ async def test_a_write_that_hits_a_limit_is_undone_and_the_log_goes_on(
             places = []
             for ts in range(1, 20):
                 places += await write(value_log, [ts], size=1_000)
-            with pytest.raises(LogFailed, match="not acknowledged"):
+            with pytest.raises(LogFailed, match="see that its disk works and has room"):
                 await write(value_log, [20], size=1_000)
             # What got there of the record is cut at once: nothing unacknowledged is left behind.
             assert (tmp_path / "000000.vlog").stat().st_size == value_log.end.offset
