@@ -204,7 +204,7 @@ class DiskFull(Unavailable):
         more = f"; large binlogs of {coming_bytes} bytes are coming" if coming_bytes else ""
         super().__init__(
             f"no available space, available: {available_bytes}, StopWriteAtAvailableSpace:"
-            f" {reserve_bytes}{'; there are bytes: look for inodes (df -i)' * is_refused}{more}"
+            f" {reserve_bytes}{'; too few? if not, look for inodes (df -i)' * is_refused}{more}"
         )
 
 
@@ -214,7 +214,6 @@ class LogFailed(Unavailable):
     todo = "see that its disk works and has room; what was to be written counts as not written"
 
     def __init__(self, path: Path | str, cause: OSError) -> None:
-        self.path, self.cause = path, cause
         super().__init__(f"{path}: {cause.strerror or cause}", todo=self.todo)
 
 
@@ -222,7 +221,6 @@ class IndexUnavailable(Unavailable):
     """The index database is locked or cannot be written; the log takes binlogs all the same."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
-        self.path, self.reason = path, reason
         super().__init__(f"{path}: {reason}; filing is tried again")
 
 

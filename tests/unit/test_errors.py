@@ -18,6 +18,7 @@ from binlogd.errors import (
     BinlogdError,
     ConfigError,
     Corrupt,
+    DiskFull,
     MissingDdlJob,
     RowMismatch,
     StatementRejected,
@@ -116,3 +117,8 @@ def test_what_to_do_is_that_of_the_family_where_nothing_closer_is_known() -> Non
     closer = ConfigError("addr: is wrong", todo="write host:port")
     assert (closer.message, closer.todo) == ("addr: is wrong", "write host:port")
     assert str(closer) == "addr: is wrong; write host:port"
+
+
+def test_a_disk_that_has_bytes_and_refuses_is_said_to_have_too_few_of_them_or_of_inodes() -> None:
+    assert "too few? if not, look for inodes" in str(DiskFull(2 << 20, 0))
+    assert "too few" not in str(DiskFull(2 << 20, 4 << 20))
