@@ -19,9 +19,11 @@ import structlog
 from binlogd.errors import ConfigError, Corrupt, Unavailable
 from binlogd.host.clock import is_set_within
 from binlogd.host.disk import disk_errors
+from binlogd.log.directory import pump_directory
 from binlogd.ports import Clock, Disk, Space
 from binlogd.pump.admission import Admission
 from binlogd.pump.bases import Bases
+from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.log.gc import GcPlan, Hold
 from binlogd.pump.reserve import Reserve
 from binlogd.pump.shard.shard import Shard
@@ -82,6 +84,7 @@ class Caretaker:
         self._collecting = asyncio.Lock()
         self._runs = self._deleted = 0
         self._failed = ""
+        self._is_gone = False
         self._reserve = Reserve(data_dir, disk)
 
     # --- who needs what ----------------------------------------------------------------------
@@ -184,8 +187,7 @@ class Caretaker:
         if self._admission.has_space:
             log.info("free_space_checked", **measured)
             return
-        consequence = "binlogs are refused until there is more, or the setting is lowered"
-        log.warning("free_space_short", **measured, consequence=consequence)
+        log.warning("free_space_short", **measured, consequence=f"refused: {self.refusal()}")
 
     async def watch_space(self, stopping: asyncio.Event) -> None:
         """Looks every few seconds, until `stopping`. As long as space is short, garbage is looked
@@ -207,9 +209,18 @@ class Caretaker:
             had_space = self._admission.has_space
 
     async def look_at_space(self) -> None:
-        """How much is free now. Raises LogFailed."""
+        """How much is free now: nothing, where the directory is gone, with whose files the system
+        would go on until the end of the process. Raises LogFailed."""
         with disk_errors(self._data_dir):
-            space = await self._disk.space(self._data_dir)
+            try:
+                space = await self._disk.space(self._data_dir)
+                self._is_gone = SHARDS_FILE not in await self._disk.sizes(
+                    pump_directory(self._data_dir)
+                )
+            except FileNotFoundError:
+                self._is_gone = True
+            if self._is_gone:
+                space = Space(self._capacity_bytes, 0)
         self._admission.free_bytes = space.free_bytes
         self._capacity_bytes = space.capacity_bytes
 
@@ -231,6 +242,11 @@ class Caretaker:
         """Why binlogs are refused for want of space, and what takes it; "" if they are not."""
         if self._admission.has_space:
             return ""
+        if self._is_gone:
+            return (
+                f"{self._data_dir} was removed or moved under this process, and with it what was"
+                " written there; bring it back, or start anew on a directory that is whole"
+            )
         holders = ", ".join(self._holders())
         kept = f"old ones are kept for {holders}" if holders else "none is old enough to be deleted"
         return (

@@ -149,6 +149,28 @@ def test_an_operator_declares_lists_and_withdraws_bases(
         base(at=7, data_dir=str(tmp_path))
 
 
+# --- the directory ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_nothing_more_is_taken_where_the_data_directory_was_taken_away(
+    world: World, *, is_made_again: bool
+) -> None:
+    away = world.directory.with_name("away")
+    async with world.pump(replace(ROOMY, free_check_every_s=0.01)) as pump:
+        await written(pump, prewrite(1))
+        world.directory.rename(away)
+        if is_made_again:  # by whoever else keeps something there
+            world.directory.mkdir()
+        await eventually(lambda: "was removed or moved" in pump.statistics().refuses_because)
+        assert isinstance(await outcome(pump, prewrite(3)), DiskFull)
+        if is_made_again:
+            world.directory.rmdir()
+        away.rename(world.directory)
+        await eventually(lambda: pump.statistics().refuses_because == "")
+        await written(pump, prewrite(5))
+
+
 # --- who holds it ------------------------------------------------------------------------------
 
 
