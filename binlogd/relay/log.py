@@ -210,10 +210,15 @@ class RelayWriter:
     async def collect(self, saved_ts: Tso) -> int:
         """Removes files that nobody needs once a checkpoint at `saved_ts` is stored: how many.
 
-        Raises LogFailed; the log is still good then, and the files go next time.
+        Raises LogFailed; the log is still good then, and the files go next time. But where the file
+        was removed, into which the system would go on writing, the writer is useless from then on.
         """
         suffixes = deletable(self._files, saved_ts)
         with disk_errors(self._directory):
+            try:
+                (_,) = await self._disk.read(self._path(self._files[-1].suffix), [(0, 0)])
+            except FileNotFoundError as error:
+                raise self._failure(error) from error
             for suffix in suffixes:  # one by one: a crash in between must not leave a gap
                 await self._disk.remove([self._path(suffix)])
                 self._files.pop(0)

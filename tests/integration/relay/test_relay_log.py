@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -299,6 +300,22 @@ async def test_collecting_stays_behind_the_saved_checkpoint(relay_log: Log) -> N
     assert statistics.files_collected == 24
     assert (statistics.base_ts, statistics.last_ts) == (24, 29)
     await writer.close()
+
+
+async def test_a_log_that_was_removed_is_noticed_when_it_collects_and_begun_anew(
+    relay_log: Log,
+) -> None:
+    writer = await relay_log.writer()
+    await writer.append([entry(1)])
+    await writer.collect(Tso(0))
+    shutil.rmtree(relay_log.directory)
+    with pytest.raises(LogFailed, match=rf"^{relay_log.directory}: No such file"):
+        await writer.collect(Tso(1))
+    with pytest.raises(LogFailed, match="No such file"):
+        await writer.append([entry(2)])
+    await writer.close()
+    await relay_log.write([2], after=1)
+    assert [each.commit_ts for each in (await relay_log.read(1))[1]] == [2]
 
 
 async def test_a_second_writer_is_refused(relay_log: Log) -> None:
