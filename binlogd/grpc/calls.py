@@ -86,13 +86,24 @@ class Call:
         self.stream = stream
         self.inlet = inlet
         self.fields = fields
-        self.body: bytearray | None = None  # of a message in several frames
+        self.pieces: list[bytes] = []  # of a message in several frames
         self.size = 0  # received, prefix included
         self.returned = 0  # how many of these the peer may send again already
         self.counted = 0  # what the budget keeps for it
         self.held = 0  # what its headers count for
         self.granted = 0  # of the peer's window, beyond what a stream begins with
         self.is_complete = False
+
+    def put(self, data: bytes) -> None:
+        """What one more frame brings. The prefix is in one piece, and so are small neighbours:
+        else a frame of two bytes would be held as an object."""
+        pieces = self.pieces
+        last = len(pieces[-1]) if pieces else FRAME_BYTES_MAX + 1
+        if last < MESSAGE_PREFIX_BYTES or last + len(data) <= FRAME_BYTES_MAX:
+            pieces[-1] += data
+        else:
+            pieces.append(data)
+        self.size += len(data)
 
 
 class CallTable:
@@ -166,6 +177,35 @@ class CallTable:
             streams -= 1
             at = stop
         return at
+
+    def more(self, data: bytes, at: i64, *, window: i64) -> i64:
+        """Takes frames from `at` on that go on with messages which have their room, as long as all
+        that is held is within the window; returns where something else begins, be it an end."""
+        end: i64 = len(data)
+        while end - at >= FRAME_HEAD_BYTES and data[at + 3] == 0 and data[at + 4] == 0:
+            body_at: i64 = at + FRAME_HEAD_BYTES
+            size: i64 = _u24(data, at)
+            call = self.open.get(_u32(data, at + 5))
+            if (
+                size > FRAME_BYTES_MAX
+                or size > end - body_at
+                or self.held + size > window
+                or call is None
+                or call.is_complete
+                or call.size + size > call.counted
+            ):
+                break
+            at = body_at + size
+            call.put(data[body_at:at])
+            self.held += size
+            self.free(call)
+        return at
+
+    def free(self, call: Call) -> None:
+        """The peer may send as much again as has come of a message that has its room: else some
+        that have begun could take the whole window, and none of them end."""
+        self.freed += call.size - call.returned
+        call.returned = call.size
 
     def inlet_of(self, fields: list[Field]) -> Inlet | None:
         """Whose call these headers begin, if a call with such headers was judged before."""

@@ -46,6 +46,7 @@ _TABLE_BYTES = 4096
 _CALL_BYTES = 2 << 10
 """What a call costs that has begun, beside its headers."""
 _PONGS_BYTES_MAX = 1 << 10
+_MUCH_BYTES = 4 * wire.FRAME_BYTES_MAX
 
 
 class FastLaneProtocol(GrpcProtocol):
@@ -93,21 +94,29 @@ class FastLaneProtocol(GrpcProtocol):
 
     def read(self, data: bytes) -> None:
         """Splits what has arrived into frames, each for its lane."""
-        if self._rest:
+        if not self._is_greeted:
             data = self._rest + data
-        if self._is_greeted or self._is_preface(data):
-            self._lane.look_for_room()
-            self._split(data, 0 if self._is_greeted else len(wire.PREFACE))
-            self._is_greeted = True
-            if self._pongs and not (self._calls.open or self.has_written):
-                self._write_pongs()
-        else:
-            self._rest = data
+            if not self._is_preface(data):
+                self._rest = data
+                return
+            self._is_greeted, self._rest, data = True, b"", data[len(wire.PREFACE) :]
+        self._lane.look_for_room()
+        at = 0
+        if len(data) > _MUCH_BYTES and len(self._rest) >= wire.FRAME_HEAD_BYTES:
+            size = frame_head.unpack_from(self._rest)[0] >> 8
+            at = wire.FRAME_HEAD_BYTES + size - len(self._rest)
+            self._split(self._rest + data[:at], 0)  # by itself: what is behind it is not copied
+        elif self._rest:
+            data = self._rest + data
+        if not self._transport.is_closing():
+            self._split(data, at)
+        if self._pongs and not (self._calls.open or self.has_written):
+            self._write_pongs()
 
     def _split(self, data: bytes, at: int) -> None:
         end = len(data)
         while end - at >= wire.FRAME_HEAD_BYTES:
-            if not self._is_in_block:
+            if data[at + 3] <= HEADERS and not self._is_in_block:
                 at = self._take(data, at)
                 if end - at < wire.FRAME_HEAD_BYTES:
                     break
@@ -137,7 +146,8 @@ class FastLaneProtocol(GrpcProtocol):
         return True
 
     def _take(self, data: bytes, at: int) -> int:
-        """Takes calls that are whole, as nearly all are; returns where something else begins."""
+        """Takes calls that are whole, as nearly all are, and what goes on with large ones; returns
+        where something else begins."""
         calls, limits = self._calls, self._limits
         calls.highest = self._h2.highest_inbound_stream_id
         stopped = calls.take(
@@ -149,7 +159,10 @@ class FastLaneProtocol(GrpcProtocol):
         if stopped > at:
             self._h2.highest_inbound_stream_id = calls.highest
             self._lane.arrived()
-        return stopped
+        after = calls.more(data, stopped, window=limits.connection_window_bytes)
+        if after > stopped:
+            self._give_back()
+        return after
 
     def _is_taken(self, kind: int, flags: int, stream: int, body: bytes) -> bool:
         """Whether a frame was for this lane; if not, it is grpclib's."""
@@ -168,8 +181,13 @@ class FastLaneProtocol(GrpcProtocol):
             return False
         if call is not None and len(body) == 4:
             return self._of_call(call, kind, body)
+        return self._of_all(kind, flags, stream, body)
+
+    def _of_all(self, kind: int, flags: int, stream: int, body: bytes) -> bool:
         if kind == wire.SETTINGS:
             self._settings(flags, body)
+        if kind == wire.WINDOW_UPDATE:
+            return not stream and len(body) == 4 and self._widen(u32.unpack(body)[0])
         return kind == wire.PING and self._ping(flags, stream, body)
 
     def _of_call(self, call: Call, kind: int, body: bytes) -> bool:
@@ -239,46 +257,39 @@ class FastLaneProtocol(GrpcProtocol):
         if flags & ~END_STREAM:
             self._decline(call)  # padded
             return False
-        message: bytes | bytearray = data
-        if call.body is not None:
-            message = call.body
-            message += data
-        elif not flags & END_STREAM:
-            message = call.body = bytearray(data)
-        size = len(message)
+        size, expected, first = call.size + len(data), call.counted, data
         head = MESSAGE_PREFIX_BYTES
-        expected = head + u32.unpack_from(message, 1)[0] if size >= head else head
-        if expected > call.inlet.message_bytes_max or message[:1] not in (b"\0", b""):
-            return self._hand_back(call, data)  # large or compressed
-        if size > expected or (flags & END_STREAM and size != expected):
-            return self._hand_back(call, data)  # grpclib's service has the words for it
-        if not call.counted and size >= head and not self._counts(call, expected):
-            return self._hand_back(call, data)  # and the patience
+        if not expected:  # less than a prefix was there, or nothing
+            first = b"".join([*call.pieces, data])
+            expected = head + u32.unpack_from(first, 1)[0] if size >= head else head
+        if (
+            expected > call.inlet.message_bytes_max  # large
+            or (not call.counted and first[:1] not in (b"\0", b""))  # or compressed
+            or size > expected  # grpclib's service has the words for it
+            or (flags & END_STREAM and size != expected)
+            or (not call.counted and size >= head and not self._counts(call, expected))
+        ):
+            self._decline(call)  # and the patience
+            return False
+        call.put(data)
         self._calls.held += len(data)
-        call.size = size
         if self._calls.held > self._limits.connection_window_bytes:
             raise FlowControlError("more binlogs are unanswered than the window allows")
         if flags & END_STREAM:
-            self._complete(call, memoryview(message)[head:])
-        else:
-            self._return(call)
+            self._complete(call)
+        elif call.counted:
+            self._calls.free(call)
+            self._give_back()
         return True
 
-    def _complete(self, call: Call, message: memoryview) -> None:
-        call.body = None
+    def _complete(self, call: Call) -> None:
+        pieces, call.pieces = call.pieces, []
+        pieces[0] = pieces[0][MESSAGE_PREFIX_BYTES:]
         call.fields = []  # whoever has begun it is here
         call.inlet.size += call.counted
-        call.inlet.add(call, bytes(message))
+        call.inlet.add(call, b"".join(pieces))
         self._lane.ended(call)
         self._lane.arrived()
-
-    def _return(self, call: Call) -> None:
-        """Lets the peer send as much again as has come of a message that has its room: else some
-        that have begun could take the whole window, and none of them end."""
-        if call.counted:
-            self._calls.freed += call.size - call.returned
-            call.returned = call.size
-            self._give_back()
 
     def _counts(self, call: Call, size: int) -> bool:
         """Whether there is room for a message, which is its own from now on: as much as it says,
@@ -289,12 +300,6 @@ class FastLaneProtocol(GrpcProtocol):
         call.counted = size
         self._lane.method(call).sink.take(size, 0)
         return True
-
-    def _hand_back(self, call: Call, data: bytes) -> bool:
-        if call.body is not None:
-            del call.body[call.size :]  # the frame in hand follows by itself
-        self._decline(call)
-        return False
 
     def hand_over(self, call: Call) -> bool:
         """grpclib gets a call whose message does not come; False if that has to wait."""
@@ -307,6 +312,18 @@ class FastLaneProtocol(GrpcProtocol):
             self._decline(call)
         except (ProtocolError, UnicodeDecodeError) as error:
             self.break_off(error)
+        return True
+
+    def _widen(self, increment: int) -> bool:
+        """Takes more window of the connection, with which a client of grpc-go sends nearly each
+        ping. grpclib hears of it where it has calls that may wait for it, h2 of what is wrong."""
+        increment &= wire.WINDOW_BYTES_MAX
+        window = self._h2.outbound_flow_control_window + increment
+        if not increment or window > wire.WINDOW_BYTES_MAX or self.processor.streams:
+            return False
+        self._h2.outbound_flow_control_window = window
+        if self._calls.blocked:
+            self._unblock()
         return True
 
     def _ping(self, flags: int, stream: int, body: bytes) -> bool:
@@ -368,11 +385,9 @@ class FastLaneProtocol(GrpcProtocol):
         self._h2.highest_inbound_stream_id = highest
         if call.granted:
             super().read(wire.window_update(call.stream, call.granted))
-        body = call.body or b""
+        body = b"".join(call.pieces)
         for at in range(0, call.size, wire.FRAME_BYTES_MAX):
-            super().read(
-                wire.frame(DATA, 0, call.stream, bytes(body[at : at + wire.FRAME_BYTES_MAX]))
-            )
+            super().read(wire.frame(DATA, 0, call.stream, body[at : at + wire.FRAME_BYTES_MAX]))
 
     # --- answers out -----------------------------------------------------------------------
 

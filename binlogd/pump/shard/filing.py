@@ -165,7 +165,7 @@ class Filer:
     def advanced(self, watermark: Tso, handle: ValuePointer) -> None:
         """How the sorter stands after everything logged so far."""
         if self._tail.waiting() == 0:
-            self._reach(replace(self.marks, max_commit_ts=watermark, handle=handle))
+            self._reach(self.marks.head, handle, watermark)
             return
         snapshots = self._snapshots
         if snapshots and snapshots[-1].records == self._tail.appended:
@@ -369,7 +369,7 @@ class Filer:
             self._has_more_unplaced = False
         while self._snapshots and self._snapshots[0].records <= filed:
             self._snapshots.popleft()
-        self._reach(marks)
+        self._reach(marks.head, marks.handle, marks.max_commit_ts)
         self._pay()
         self.filed.fire()
 
@@ -423,17 +423,17 @@ class Filer:
             self.index.on_damage(self._work.set)
             log.warning("index_made_again", upto=self._saved.head)
 
-    def _reach(self, marks: Marks) -> None:
+    def _reach(self, head: ValuePointer, handle: ValuePointer, watermark: Tso) -> None:
         was_dirty = self._is_dirty()
         known = self.marks  # a witness may have moved it while rows were on their way
         self.marks = replace(
             known,
-            head=max(known.head, marks.head),
-            handle=max(known.handle, marks.handle),
-            max_commit_ts=max(known.max_commit_ts, marks.max_commit_ts),
+            head=max(known.head, head),
+            handle=max(known.handle, handle),
+            max_commit_ts=max(known.max_commit_ts, watermark),
         )
-        if marks.max_commit_ts > self.filed_ts:
-            self.filed_ts = marks.max_commit_ts
+        if watermark > self.filed_ts:
+            self.filed_ts = watermark
             self.filed.fire()
         if not was_dirty:
             self._work.set()

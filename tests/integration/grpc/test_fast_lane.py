@@ -366,6 +366,54 @@ async def test_a_body_in_frames_of_one_byte_and_an_end_alone_are_taken() -> None
         assert at.fast == [request(1)]
 
 
+async def test_a_prefix_in_two_frames_before_one_as_large_as_may_be_is_cut_off() -> None:
+    async with running() as at:
+        client = await at.client()
+        stream, whole = client.open(), prefixed(request(1, 40_000))
+        for begin, end in ((0, 0), (0, 2), (2, 2 + frames.FRAME_BYTES_MAX), (16_386, len(whole))):
+            client.body(stream, whole[begin:end], ends=end == len(whole))
+        await client.send()
+        assert (await client.wait())[0].is_ok
+        assert at.fast == [request(1, 40_000)]
+
+
+@pytest.mark.parametrize("much_bytes", [20, 1 << 16])
+async def test_large_messages_of_several_calls_are_whole_however_their_frames_come(
+    monkeypatch: pytest.MonkeyPatch, much_bytes: int
+) -> None:
+    monkeypatch.setattr("binlogd.grpc.fastlane._MUCH_BYTES", much_bytes)
+    async with running() as at:
+        client = await at.client()
+        await client.pinged()
+        made = {client.open(): request(number, 300_000) for number in (1, 2, 3)}
+        for begin in range(0, 310_000, 7_000):
+            for stream, message in made.items():
+                piece = prefixed(message)[begin : begin + 7_000]
+                if piece:
+                    client.body(stream, piece, ends=begin + 7_000 >= len(message) + 5)
+        await client.send(cuts=(1, 8, 30, 100_003, 7_000, 250_000))
+        assert all(answer.is_ok for answer in await client.wait(*made))
+        assert sorted(at.fast) == sorted(made.values())
+
+
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
+@pytest.mark.parametrize(
+    ("increment", "error"),
+    [(0, frames.PROTOCOL_ERROR), (frames.WINDOW_BYTES_MAX, frames.FLOW_CONTROL_ERROR)],
+)
+async def test_a_window_of_the_connection_that_cannot_be_ends_it(
+    fast_lane: bool,  # noqa: FBT001
+    increment: int,
+    error: int,
+) -> None:
+    async with running(fast_lane=fast_lane) as at:
+        client = await at.client()
+        await client.pinged()
+        await client.send(frames.window_update(0, increment))
+        await client.wait_closed()
+        assert client.goaway == error
+
+
 @pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
 async def test_an_empty_frame_is_not_the_end_of_a_message(fast_lane: bool) -> None:  # noqa: FBT001
     async with running(fast_lane=fast_lane) as at:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.grpc import frames
-from binlogd.grpc.calls import CallTable, Inlet, by_owner, shape_of
+from binlogd.grpc.calls import Call, CallTable, Inlet, by_owner, shape_of
 from binlogd.grpc.hpack import SharedDecoder
 from binlogd.grpc.prefix import prefixed
 
@@ -132,3 +132,62 @@ def test_answers_go_as_far_as_the_windows_and_not_to_who_has_left() -> None:
     assert table.acknowledge(calls, 12, 5) == [frames.ok_answer(1), frames.ok_answer(5)]
     assert list(table.blocked) == [7]
     assert (table.abandoned, table.freed, list(table.open)) == (0, 4 * 6, [7])
+
+
+def begun(table: CallTable, inlet: Inlet, stream: int, size: int) -> Call:
+    """A call whose prefix says so many bytes with itself, and which has room for them."""
+    table.open[stream] = call = Call(object(), stream, inlet, [])
+    call.put(prefixed(bytes(size - 5))[:5])
+    call.counted = size
+    return call
+
+
+def test_frames_that_go_on_with_a_message_are_taken_up_to_its_end() -> None:
+    table = new_table(inlet := new_inlet())
+    one, two = begun(table, inlet, 1, 65), begun(table, inlet, 3, 35)
+    sent = b"".join(
+        (
+            frames.frame(frames.DATA, 0, 1, b"a" * 40),
+            frames.frame(frames.DATA, 0, 3, b"b" * 30),
+            frames.frame(frames.DATA, 0, 1, b"c" * 10),
+        )
+    )
+    for odd in (
+        frames.frame(frames.DATA, frames.END_STREAM, 1, b"d" * 10),
+        frames.frame(frames.DATA, frames.PADDED, 1, bytes(5)),
+        frames.frame(frames.DATA, 0, 1, bytes(11)),  # more than was said
+        frames.frame(frames.DATA, 0, 5, b"d"),
+        frames.frame(frames.PING, 0, 0, bytes(8)),
+        frames.frame(frames.DATA, 0, 1, b"cut off")[:-1],
+    ):
+        for call in (one, two):
+            call.pieces, call.size, call.returned = [call.pieces[0][:5]], 5, 0
+        table.held = table.freed = 0
+        assert table.more(b"--" + sent + odd, 2, window=80) == 2 + len(sent)
+        assert b"".join(one.pieces)[5:] == b"a" * 40 + b"c" * 10
+        assert b"".join(two.pieces)[5:] == b"b" * 30
+        assert table.held == 80
+        assert table.freed == 90, "with the prefixes, which were here"
+
+
+def test_no_more_of_a_message_is_taken_than_the_window_has() -> None:
+    table = new_table(inlet := new_inlet())
+    begun(table, inlet, 1, 65)
+    sent = frames.frame(frames.DATA, 0, 1, bytes(40))
+    assert table.more(sent + sent[:-20], 0, window=39) == 0
+    assert table.more(sent, 0, window=40) == len(sent)
+
+
+@given(st.lists(st.integers(1, 20_000), max_size=40), st.integers(0, 4))
+def test_a_message_in_small_frames_is_held_in_few_pieces(sizes: list[int], first: int) -> None:
+    call = Call(object(), 1, new_inlet(), [])
+    whole = prefixed(bytes(sum(sizes)))
+    call.put(whole[:first])
+    at = first
+    for size in [5 - first, *sizes]:
+        call.put(whole[at : at + size])
+        at += size
+    assert b"".join(call.pieces) == whole
+    assert call.size == len(whole)
+    assert len(call.pieces[0]) >= 5
+    assert len(call.pieces) <= 2 + 2 * len(whole) // frames.FRAME_BYTES_MAX
