@@ -60,7 +60,7 @@ class Tail:
         """
         self.filed_count += count
         assert self.filed_count <= self.appended
-        while len(self._entries) > self.waiting():
+        for _ in range(len(self._entries) - self.waiting()):
             self._entries.popleft()
 
 

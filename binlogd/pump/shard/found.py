@@ -81,6 +81,39 @@ def apart(
     return commits, reached, 0
 
 
+def lost(kept: Sequence[Kept]) -> list[Kept]:
+    """Commits of which nobody knows where their prewrite is."""
+    return [
+        each
+        for each in kept
+        if each.prewrite is None and each.place is None and each.start_ts != each.commit_ts
+    ]
+
+
+def in_memory(kept: Sequence[Kept]) -> tuple[list[Kept], list[CommittedBinlog], list[int]]:
+    """Commits of a window without the fakes that give way to a commit of their commit_ts, the
+    binlogs of these, and the numbers of those whose prewrite is elsewhere, which are their commits
+    alone. Hot."""
+    commits: list[Kept] = []
+    binlogs: list[CommittedBinlog] = []
+    elsewhere: list[int] = []
+    real: set[Tso] | None = None
+    for each in kept:
+        start_ts, commit_ts, prewrite = each.start_ts, each.commit_ts, each.prewrite
+        if start_ts == commit_ts:
+            if real is None:
+                real = {other.commit_ts for other in kept if other.start_ts != other.commit_ts}
+            if commit_ts in real:
+                continue
+        elif prewrite is None:
+            elsewhere.append(len(commits))
+        whole = join_of(start_ts, commit_ts, each.payload, prewrite)
+        assert whole is not None, "a window keeps what was admitted under its timestamps"
+        commits.append(each)
+        binlogs.append(CommittedBinlog(start_ts, commit_ts, whole))
+    return commits, binlogs, elsewhere
+
+
 class BatchReading:
     """What is read of a log for some commits: `places`, and those that have to be joined by who has
     read them: the `large` ones, by their numbers. A fake gives way to a commit of its commit_ts."""

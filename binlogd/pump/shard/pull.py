@@ -25,7 +25,7 @@ from binlogd.errors import Behind, CorruptRecord
 from binlogd.log.pointer import Place, Spot
 from binlogd.log.stored import PIECE_BYTES
 from binlogd.pump.budget import Budget, Held
-from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut
+from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut, in_memory, lost
 from binlogd.pump.shard.shard import Shard
 from binlogd.pump.shard.window import Kept
 from binlogd.tso import NO_TS, Tso
@@ -110,37 +110,41 @@ class ShardSource:
             commits_max=self._options.commits_max,
             bytes_max=self._options.bytes_max,
         )
-        lost = [each for each in kept if _is_elsewhere(each) and each.place is None]
-        if lost:
-            await self._locate(lost)
+        unknown = lost(kept)
+        if unknown:
+            await self._locate(unknown)
             kept, reached = cut(kept, reached, self._options.bytes_max)
         kept, reached, next_bytes = apart(kept, reached, large_bytes=self._large_bytes, alone=alone)
-        fetched = await self._fetched([each for each in kept if _is_elsewhere(each)])
-        real = {each.commit_ts for each in kept if not each.is_fake}
-        binlogs = []
-        for each in kept:
-            prewrite = fetched.get((each.commit_ts, each.start_ts))
-            payload: Payload = each.payload
-            if each.is_fake:
-                if each.commit_ts in real:
-                    continue
-            elif each.prewrite is not None:
-                payload = peek.join(each.prewrite, each.payload)
-            elif prewrite is not None:
-                payload = self._whole(each.start_ts, each.commit_ts, each.payload, prewrite)
-            elif each.place is not None:
-                payload = await self._joined(each.place, each.payload, held)
-            else:
-                self._orphan(each.start_ts, each.commit_ts, None)
-                continue
-            binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
+        commits, binlogs, elsewhere = in_memory(kept)
+        if elsewhere:
+            found = await self._completed([commits[number] for number in elsewhere], held)
+            for number, payload in zip(elsewhere, found, strict=True):
+                binlogs[number] = CommittedBinlog(
+                    binlogs[number].start_ts, binlogs[number].commit_ts, payload
+                )
+            binlogs = [each for each in binlogs if each.payload]
         return Pulled(binlogs, reached, next_bytes)
 
-    async def _locate(self, lost: Sequence[Kept]) -> None:
+    async def _completed(self, kept: Sequence[Kept], held: Held) -> list[Payload]:
+        """Commits with prewrites that are not in memory; nothing of one that nobody has."""
+        fetched = await self._fetched(kept)
+        whole: list[Payload] = []
+        for each in kept:
+            prewrite = fetched.get((each.commit_ts, each.start_ts))
+            if prewrite is not None:
+                whole.append(self._whole(each.start_ts, each.commit_ts, each.payload, prewrite))
+            elif each.place is not None:
+                whole.append(await self._joined(each.place, each.payload, held))
+            else:
+                self._orphan(each.start_ts, each.commit_ts, None)
+                whole.append(b"")
+        return whole
+
+    async def _locate(self, unknown: Sequence[Kept]) -> None:
         """Asks the index for prewrites that the shard has not seen since it was opened."""
         await self._shard.filer.caught_up_to(self._shard.filer.logged_count)
-        found = await self._shard.index.prewrites([each.start_ts for each in lost])
-        for each in lost:
+        found = await self._shard.index.prewrites([each.start_ts for each in unknown])
+        for each in unknown:
             each.place = found.get(each.start_ts)
 
     async def _fetched(self, kept: Sequence[Kept]) -> dict[tuple[Tso, Tso], bytes]:
@@ -255,7 +259,3 @@ class ShardSource:
             f"no prewrite of start_ts {start_ts} for the commit at {commit_ts}, its rows are"
             " unknown; to pass over such commits, set pump.skip-orphan-commits",
         )
-
-
-def _is_elsewhere(kept: Kept) -> bool:
-    return kept.prewrite is None and not kept.is_fake

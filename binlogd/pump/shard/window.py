@@ -33,11 +33,6 @@ class Kept(msgspec.Struct, gc=False):
     place: Place | None
 
     @property
-    def is_fake(self) -> bool:
-        """Whether it only moves the watermark."""
-        return self.start_ts == self.commit_ts
-
-    @property
     def whole_bytes(self) -> int:
         """What it takes to hand it out: itself and its prewrite, wherever that is."""
         if self.prewrite is not None:
