@@ -241,22 +241,12 @@ class LakeTarget:
         Names of files are new in each attempt. So they are collected and not shuffled: Spark would
         do all of a job again for a lost one of them, or give it up.
         """
-        lake, spark, names = self.lake, rows.sparkSession, dict[str, list[str]]()
+        lake, names = self.lake, dict[str, list[str]]()
         written = partial(appending.write, lake, batch, start)
         for row in rows.mapInArrow(written, "directory STRING, name STRING").collect():
             names.setdefault(row["directory"], []).append(row["name"])
-        files = sorted(names.items())
-
-        def commit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            numbers = (number for each in batches for number in each.column(0).to_pylist())
-            versions = appending.commit(lake, batch, heads, map(files.__getitem__, numbers))
-            done = [msgspec.json.encode(each) for each in versions]
-            yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], ["appended"])
-
-        cores = max(1, min(len(files), spark.sparkContext.defaultParallelism))
-        tables = spark.range(0, len(files), 1, cores)
-        found = tables.mapInArrow(commit, "appended BINARY").collect()
-        return [msgspec.json.decode(row["appended"], type=appending.Appended) for row in found]
+        commit = partial(appending.commit, lake, batch, heads)
+        return SparkTasks(rows.sparkSession).map(commit, sorted(names.items()))
 
     def _merge(
         self,
@@ -297,16 +287,9 @@ def seed(spark: SparkSession, lake: Lake, begin: LoadedBase) -> None:
     """Puts the tables of a base into a lake that is empty, side by side. Raises what Spark does."""
     left = todo(lake, begin)
     log.info("seeding", base=begin.directory, commit_ts=begin.commit_ts, tables=len(left))
-
-    def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            numbers = batch.column(0).to_pylist()
-            rows = [seed_table(lake, begin, left[number]).rows for number in numbers]
-            yield pa.RecordBatch.from_arrays([pa.array(rows, pa.int64())], ["rows"])
-
     if left:
-        found = spark.range(0, len(left), 1, len(left)).mapInArrow(one, "rows BIGINT").collect()
-        log.info("seeded", tables=len(left), rows=sum(row["rows"] for row in found))
+        found = SparkTasks(spark).map(partial(seed_table, lake, begin), left)
+        log.info("seeded", tables=len(left), rows=sum(each.rows for each in found))
     finish_seed(lake, begin)
 
 

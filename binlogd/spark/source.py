@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DecimalType, StructField, StructType
 
 from binlogd.errors import ConfigError, Refused
-from binlogd.snapshot.formats.columns import spark_type
+from binlogd.snapshot.formats.columns import ARROW_TYPES, spark_type
 from binlogd.spark.changes import change_runs
 from binlogd.spark.inputs import Input, jobs_with, open_input
 from binlogd.spark.net import Net
@@ -65,6 +65,13 @@ else:
     """Whether Spark tells a source where a micro-batch begins, and how much it may have."""
 
 
+_SCHEMAS = {
+    "raw": RAW,
+    "binlog": BINLOG,
+    **dict.fromkeys(("changes", "changelog"), CHANGES),
+    **dict.fromkeys(("change-steps", "changelog-steps"), STEPS),
+}
+"""Of all forms but typed rows."""
 _OFFSET = "commit_ts"
 SPARK_MIN = (4, 1)
 
@@ -101,15 +108,14 @@ class BinlogdSource(DataSource):
     def schema(self) -> StructType:
         """Of a table as of `to`, or as of now. Raises ConfigError, NotRunning."""
         asked = request(self.options)
-        if asked.form == "raw":
-            return _struct(RAW)
-        if asked.form == "binlog":
-            return _struct(BINLOG)
-        if asked.form in ("changes", "changelog"):
-            return _struct(CHANGES)
-        if asked.form in ("change-steps", "changelog-steps"):
-            return _struct(STEPS)
-        return _struct(typed_schema(_wanted(asked, open_input(asked)), asked.types))
+        schema = _SCHEMAS.get(asked.form)
+        if schema is None:
+            schema = typed_schema(_wanted(asked, open_input(asked)), asked.types)
+        fields = [
+            StructField(each.name, from_arrow_type(each.type, prefer_timestamp_ntz=True))
+            for each in schema
+        ]
+        return StructType(fields)
 
     def reader(self, schema: StructType) -> BatchReader:
         """For `spark.read`."""
@@ -289,32 +295,10 @@ def _of_schema(wanted: TypedTable, schema: StructType, asked: ReadRequest) -> Ty
     return replace(wanted, columns=tuple(by_name[name] for name in names))
 
 
-def _struct(schema: pa.Schema) -> StructType:
-    return StructType(
-        [
-            StructField(field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True))
-            for field in schema
-        ]
-    )
-
-
 _ARROW_TYPES = {
-    spark_type(type_): type_
-    for type_ in (
-        pa.bool_(),
-        pa.int8(),
-        pa.int16(),
-        pa.int32(),
-        pa.int64(),
-        pa.float32(),
-        pa.float64(),
-        pa.string(),
-        pa.binary(),
-        pa.date32(),
-        pa.timestamp("us"),
-        pa.timestamp("us", "UTC"),
-        pa.list_(pa.string()),
-    )
+    spark_type(each): each
+    for each in ARROW_TYPES
+    if not (pa.types.is_duration(each) or pa.types.is_time(each))
 }
 
 

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
 from typing import TypeVar
 
 import pyarrow as pa
@@ -38,10 +37,8 @@ def main() -> None:
     scattered = sorted(random.Random(1).sample(range(count), CHANGED))
     recent = list(range(count - CHANGED // 2, count + CHANGED // 2))
     for name in KINDS:
-        with (
-            tempfile.TemporaryDirectory() as directory,
-            closing(opened(name, directory)) as tables,
-        ):
+        with tempfile.TemporaryDirectory() as directory:
+            tables = opened(name, directory)
             head = tables.kind.create(LakeTable(1, "table-1", 0), whole.schema, "shop.orders", 1)
             batches = whole.to_batches(BATCH)
             head, spent = timed(lambda: tables.append(head, whole.schema, batches, 2))  # noqa: B023 - called here

@@ -163,8 +163,8 @@ class Pipeline:
             step()
         heads = {each.directory: each for each in now.tables.values()}
         appended = list[appending.Appended]()
-        for done in appending.commit(self._lake, batch, heads, sorted(names.items())):
-            appended.append(done)
+        for files in sorted(names.items()):
+            appended.append(appending.commit(self._lake, batch, heads, files))
             step()
         appending.finish(self._lake, batch, now, appended)
 

@@ -140,6 +140,8 @@ _SPARK_TYPES = {
     pa.duration("us"): "INTERVAL DAY TO SECOND",
     pa.time64("us"): "TIME(6)",
 }
+ARROW_TYPES = (*_SPARK_TYPES, pa.list_(_STRING))
+"""Of all columns, but for decimals and VARIANT."""
 _SIGNED = {
     Tp.TINY: pa.int8(),
     Tp.SHORT: pa.int16(),

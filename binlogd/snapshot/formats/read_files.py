@@ -19,7 +19,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from binlogd.errors import Corrupt
-from binlogd.snapshot.formats.columns import VARIANT
+from binlogd.snapshot.formats.columns import ARROW_TYPES, VARIANT
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import NULL, checksum
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
@@ -28,14 +28,7 @@ from binlogd.tidb.times import duration_us
 BLOCK_BYTES = 64 << 20
 """A row of CSV or JSON must fit into one."""
 _DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
-_TYPES: dict[str, pa.DataType] = {
-    str(type_): type_
-    for type_ in (
-        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-        *(pa.string(), pa.binary(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")),
-        *(pa.list_(pa.string()), pa.duration("us"), pa.time64("us"), VARIANT),
-    )
-}
+_TYPES = {str(each): each for each in (*ARROW_TYPES, VARIANT)}
 _OLD_LIST = re.compile(r"list<\w+: string>")
 
 

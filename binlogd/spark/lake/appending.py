@@ -2,7 +2,7 @@
 
     batch = batch_of(...)                  what DDL did to which tables; by the driver (`changelog`)
     ... write(lake, batch, changes)        new files, and their names; by workers, part by part
-    ... commit(lake, batch, heads, files)  a version with these files; by workers, table by table
+    ... commit(lake, batch, heads, files)  a version of a table with these files; by workers
     finish(lake, batch, heads)             one write makes it hold
 
 Nothing that is there is read or written anew. A file is nothing to a table before it is committed,
@@ -12,7 +12,6 @@ so a task that is run again writes other ones, and what counts are the names tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import NamedTuple
 
 import msgspec
@@ -36,7 +35,6 @@ from binlogd.spark.lake.changelog import (
 )
 from binlogd.spark.lake.content import failing_as
 from binlogd.spark.lake.files import FileWriter, LakeFiles
-from binlogd.spark.lake.kinds import LakeKind
 from binlogd.spark.lake.manifest import LakeTable, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake, show
 from binlogd.spark.lake.place import LakeLocation
@@ -209,33 +207,21 @@ def _bytes(held: Iterable[pa.RecordBatch]) -> int:
 
 
 def commit(
-    lake: Lake, batch: ChangelogBatch, heads: Heads, files: Iterable[tuple[str, Sequence[str]]]
-) -> Iterator[Appended]:
-    """Versions of some tables, each with all of its files. Raises PipelineStopped."""
-    with closing(lake.kind()) as kind:
-        for directory, names in files:
-            before = heads.get(directory)
-            with failing_as(batch.names[directory]):
-                head = _committed(kind, batch, directory, before, names)
-            rows_before = before.rows if before is not None else 0
-            yield Appended(head, len(names), (head.rows or 0) - (rows_before or 0))
-
-
-def _committed(
-    kind: LakeKind,
-    batch: ChangelogBatch,
-    directory: str,
-    head: LakeTable | None,
-    names: Sequence[str],
-) -> LakeTable:
-    schema, end = batch.columns[directory], batch.end
-    if head is None:
-        now = kind.create(batch.table(directory), schema, batch.names[directory], end)
-    else:
-        evolved = kind.evolve(head, batch.held[directory], schema, end)
-        assert evolved is not None, "columns only come, or get wider where that is readable"
-        now = evolved
-    return kind.replace(now, schema, [], names, end)
+    lake: Lake, batch: ChangelogBatch, heads: Heads, files: tuple[str, Sequence[str]]
+) -> Appended:
+    """A version of a table (its directory) with all of its new files. Raises PipelineStopped."""
+    directory, names = files
+    kind, head, rows_before = lake.kind(), heads.get(directory), 0
+    schema, name, end = batch.columns[directory], batch.names[directory], batch.end
+    with failing_as(name):
+        if head is None:
+            now = kind.create(batch.table(directory), schema, name, end)
+        else:
+            evolved = kind.evolve(head, batch.held[directory], schema, end)
+            assert evolved is not None, "columns only come, or get wider where that is readable"
+            now, rows_before = evolved, head.rows or 0
+        now = kind.replace(now, schema, [], names, end)
+    return Appended(now, len(names), (now.rows or 0) - rows_before)
 
 
 def finish(

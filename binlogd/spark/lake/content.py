@@ -191,10 +191,6 @@ class LakeContent:
         """Those of a table."""
         return LakeFiles(self._place, head)
 
-    def close(self) -> None:
-        """Nothing is asked of it any more."""
-        self.kind.close()
-
     def read(self, head: LakeTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows, with these columns of them."""
         files = self.files(head)

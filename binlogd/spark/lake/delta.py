@@ -113,9 +113,6 @@ class Delta:
     def show(self, now: LakeTables) -> None:
         """See Kind. Readers find a table by its directory."""
 
-    def close(self) -> None:
-        """See Kind. Nothing is open."""
-
     # --- the table -----------------------------------------------------------------------------
 
     def _at(self, head: LakeTable, end: int) -> DeltaTable:

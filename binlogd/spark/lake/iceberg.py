@@ -90,9 +90,6 @@ class Iceberg:
     def __init__(self, place: LakeLocation) -> None:
         self._place, self._versions = place, Versions(_CATALOG, **place.iceberg_properties())
 
-    def close(self) -> None:
-        """See Kind. Nothing is open."""
-
     def create(self, table: LakeTable, schema: pa.Schema, name: str, end: int) -> LakeTable:
         """See Kind."""
         location = f"{self._place.bare}/{table.directory}"

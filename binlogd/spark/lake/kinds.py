@@ -21,7 +21,7 @@ class LakeFailed(GaveUp):
 
 
 class LakeKind(Protocol):
-    """Delta or Iceberg; to be closed. All methods raise LakeFailed."""
+    """Delta or Iceberg. All methods raise LakeFailed."""
 
     def create(self, table: LakeTable, schema: pa.Schema, name: str, end: int) -> LakeTable:
         """An empty table in its directory, with its layout, in the place of what may be left there
@@ -48,6 +48,3 @@ class LakeKind(Protocol):
 
     def show(self, now: LakeTables) -> None:
         """Lets readers find the tables by name, where the kind has such a thing."""
-
-    def close(self) -> None:
-        """Nothing is asked of it any more."""

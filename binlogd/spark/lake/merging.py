@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import reduce
 from itertools import accumulate, groupby
 from typing import NamedTuple
@@ -190,21 +189,21 @@ def merge(
     came, keys = Counter[int](), Counter[int]()
     schemas = SchemaTracker.from_snapshot(batch.tracker)
     pieces = unpacked(_noted(packets, came), lambda table_id: batch.after[table_id].label)
-    with closing(lake.content()) as content:
-        for table_id, mine in groupby(pieces, key=lambda piece: piece["table_id"][0].as_py()):
-            plan, head = batch.after[table_id], heads[table_id]
-            with failing_as(plan.label):
-                schema = lake_schema(plan, batch.types)
-                changes = decoded(plan, schemas, _newest(mine, keys), batch.types)
-                upsert = Upsert(content.files(head), schema, changes)
-                took = Took(came[table_id], keys[table_id], upsert.rows_put, upsert.rows_gone)
-                done = None
-                if parts.of[table_id].many == 1:
-                    done = _finished(content, head, schema, upsert, parts, batch.end)
-                if done is None:
-                    yield _written(table_id, upsert, took)
-                else:
-                    yield _checked(plan, head, done, took)
+    content = lake.content()
+    for table_id, mine in groupby(pieces, key=lambda piece: piece["table_id"][0].as_py()):
+        plan, head = batch.after[table_id], heads[table_id]
+        with failing_as(plan.label):
+            schema = lake_schema(plan, batch.types)
+            changes = decoded(plan, schemas, _newest(mine, keys), batch.types)
+            upsert = Upsert(content.files(head), schema, changes)
+            took = Took(came[table_id], keys[table_id], upsert.rows_put, upsert.rows_gone)
+            done = None
+            if parts.of[table_id].many == 1:
+                done = _finished(content, head, schema, upsert, parts, batch.end)
+            if done is None:
+                yield _written(table_id, upsert, took)
+            else:
+                yield _checked(plan, head, done, took)
 
 
 def _noted(packets: Iterable[pa.RecordBatch], came: Counter[int]) -> Iterator[pa.RecordBatch]:
@@ -252,13 +251,13 @@ def shares(
     """The files that tables' changes touch, of each table as many shares as there are cores. Raises
     PipelineStopped."""
     found = []
-    with closing(lake.content()) as content:
-        for table_id, mine in _by_table(written).items():
-            low, high = min(each.low for each in mine), max(each.high for each in mine)
-            with failing_as(batch.after[table_id].label):
-                work = content.touched(heads[table_id], low, high)
-            keys = [name for each in mine for name in (*each.put, *each.gone)]
-            found += [FileShare(table_id, each, keys) for each in dealt(work, cores)]
+    content = lake.content()
+    for table_id, mine in _by_table(written).items():
+        low, high = min(each.low for each in mine), max(each.high for each in mine)
+        with failing_as(batch.after[table_id].label):
+            work = content.touched(heads[table_id], low, high)
+        keys = [name for each in mine for name in (*each.put, *each.gone)]
+        found += [FileShare(table_id, each, keys) for each in dealt(work, cores)]
     return found
 
 
@@ -280,17 +279,17 @@ def commit(
     left: Sequence[LeftFiles],
 ) -> Iterator[Merged]:
     """The next version of each table, with all that was written for it. Raises PipelineStopped."""
-    with closing(lake.kind()) as kind:
-        for table_id, mine in _by_table(written).items():
-            plan, head = batch.after[table_id], heads[table_id]
-            rest = [each for each in left if each.table_id == table_id]
-            gone = [name for each in rest for name in each.gone]
-            come = [name for each in mine for name in each.put]
-            come += [name for each in rest for name in each.come]
-            took = reduce(Took.plus, (each.took for each in mine))
-            with failing_as(plan.label):
-                now = kind.replace(head, lake_schema(plan, batch.types), gone, come, batch.end)
-                yield _checked(plan, head, now, took)
+    kind = lake.kind()
+    for table_id, mine in _by_table(written).items():
+        plan, head = batch.after[table_id], heads[table_id]
+        rest = [each for each in left if each.table_id == table_id]
+        gone = [name for each in rest for name in each.gone]
+        come = [name for each in mine for name in each.put]
+        come += [name for each in rest for name in each.come]
+        took = reduce(Took.plus, (each.took for each in mine))
+        with failing_as(plan.label):
+            now = kind.replace(head, lake_schema(plan, batch.types), gone, come, batch.end)
+            yield _checked(plan, head, now, took)
 
 
 def _by_table(written: Iterable[WrittenPart]) -> dict[int, list[WrittenPart]]:

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 
 from binlogd.snapshot.spec import DoubtfulRows
@@ -143,8 +142,7 @@ def finish(
 def show(lake: Lake, now: LakeTables, *, checks_all: bool = False) -> None:
     """Lets readers find the tables by name, where the kind of lake has such a thing; what a batch
     did not touch is looked at with `checks_all` alone. Raises CatalogFailed, PipelineStopped."""
-    with closing(lake.kind()) as kind:
-        kind.show(now)
+    lake.kind().show(now)
     if lake.catalog:
         from binlogd.spark.lake.names import CatalogNames
 

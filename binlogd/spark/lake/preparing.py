@@ -7,7 +7,6 @@ some files each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
@@ -74,9 +73,9 @@ def prepare(
     `late` are rows that came while partitions of their tables went. Raises PipelineStopped, and
     what `tasks` raises.
     """
-    with closing(lake.content()) as content:
-        preparing = _Preparing(lake, content, now, batch, late, tasks)
-        return {table_id: preparing.table(table_id) for table_id in batch.after}
+    content = lake.content()
+    preparing = _Preparing(lake, content, now, batch, late, tasks)
+    return {table_id: preparing.table(table_id) for table_id in batch.after}
 
 
 def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> list[str]:

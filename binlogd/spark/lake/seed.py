@@ -55,8 +55,6 @@ def seed_table(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded:
         head = content.append(head, schema, rows, begin.commit_ts)
     except (BinlogdError, OSError, ValueError) as error:
         raise PipelineStopped(f"{begin.directory}: {plan.label}: {error}") from error
-    finally:
-        content.close()
     done = Seeded(begin.commit_ts, head, counts[0])
     lake.manifest().store.put(f"{SEEDS}/{table_id}.json", msgspec.json.encode(done))
     return done

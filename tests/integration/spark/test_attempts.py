@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -159,21 +158,21 @@ BEFORE, AFTER = {b"a": 1, b"b": 1}, {b"a": 2, b"c": 3, b"d": 4}
 
 
 def held(lake: Lake, head: LakeTable) -> dict[bytes, int]:
-    with closing(lake.content()) as content:
-        found = [each for batch in content.read(head, SCHEMA) for each in batch.to_pylist()]
+    content = lake.content()
+    found = [each for batch in content.read(head, SCHEMA) for each in batch.to_pylist()]
     assert len({each[KEY_COLUMN] for each in found}) == len(found)
     return {each[KEY_COLUMN]: each["v"] for each in found}
 
 
 def seeded(lake: Lake, directory: str) -> LakeTable:
-    with closing(lake.content()) as content:
-        head = content.kind.create(LakeTable(1, directory, 0), SCHEMA, "d.t", 5)
-        return content.append(head, SCHEMA, rows(a=1, b=1).to_batches(), 5)
+    content = lake.content()
+    head = content.kind.create(LakeTable(1, directory, 0), SCHEMA, "d.t", 5)
+    return content.append(head, SCHEMA, rows(a=1, b=1).to_batches(), 5)
 
 
 def merged(lake: Lake, head: LakeTable, pieces: int) -> LakeTable:
-    with closing(lake.content()) as content:
-        return content.merge(head, SCHEMA, changes(pieces), 6)
+    content = lake.content()
+    return content.merge(head, SCHEMA, changes(pieces), 6)
 
 
 @pytest.fixture(params=KINDS)
@@ -239,8 +238,8 @@ def test_files_are_in_a_table_once_whatever_another_attempt_does(
         pq.write_table(rows(c=3), f"{path}/new.parquet", filesystem=system)
 
         def append() -> LakeTable:
-            with closing(lake.kind()) as kind:
-                return kind.replace(head, SCHEMA, [], ["new.parquet"], 6)
+            kind = lake.kind()
+            return kind.replace(head, SCHEMA, [], ["new.parquet"], 6)
 
         return append
 
@@ -288,10 +287,10 @@ def test_the_version_before_a_batch_outlives_its_tidying_however_old_it_is(
     monkeypatch.setattr(iceberg, "SNAPSHOT_AGE", timedelta(0))
     lake = Lake(place_of(f"iceberg:{tmp_path / 'lake'}"))
     head = seeded(lake, "table-1")
-    with closing(lake.content()) as content:  # a batch that makes two versions
-        files = content.files(head).written(SCHEMA, rows(e=5).to_batches())
-        anew = content.kind.rewrite(head, SCHEMA, files, 6)
-        content.merge(anew, SCHEMA, changes(1), 6)
+    content = lake.content()  # a batch that makes two versions
+    files = content.files(head).written(SCHEMA, rows(e=5).to_batches())
+    anew = content.kind.rewrite(head, SCHEMA, files, 6)
+    content.merge(anew, SCHEMA, changes(1), 6)
     assert held(lake, head) == BEFORE
     assert held(lake, merged(lake, head, 1)) == AFTER
 

@@ -79,14 +79,14 @@ class NamedLake:
             ],
             schema=schema,
         )
-        with closing(self.lake.content()) as content:
-            if then is not None:
-                files = content.files(then).written(schema, [batch])
-                return content.kind.rewrite(then, schema, files, self._end)
-            layout = LakeLayout((LaidBy(f"c{by}", id=by),) if by else ())
-            table = LakeTable(table_id, f"table-{table_id}", 0, layout=layout)
-            made = content.kind.create(table, schema, "a table", self._end)
-            return content.append(made, schema, [batch], self._end) if rows else made
+        content = self.lake.content()
+        if then is not None:
+            files = content.files(then).written(schema, [batch])
+            return content.kind.rewrite(then, schema, files, self._end)
+        layout = LakeLayout((LaidBy(f"c{by}", id=by),) if by else ())
+        table = LakeTable(table_id, f"table-{table_id}", 0, layout=layout)
+        made = content.kind.create(table, schema, "a table", self._end)
+        return content.append(made, schema, [batch], self._end) if rows else made
 
     def turn(self, page: Page) -> LakeTables:
         """Makes these the tables of the lake; nobody is told."""

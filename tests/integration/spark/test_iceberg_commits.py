@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,9 +28,8 @@ VERSIONS = 12
 
 
 @pytest.fixture
-def content(tmp_path: Path) -> Iterator[LakeContent]:
-    with closing(Lake(place_of(f"iceberg:{tmp_path / 'lake'}")).content()) as found:
-        yield found
+def content(tmp_path: Path) -> LakeContent:
+    return Lake(place_of(f"iceberg:{tmp_path / 'lake'}")).content()
 
 
 @pytest.mark.parametrize("before", [0, 6])

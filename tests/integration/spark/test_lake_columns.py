@@ -4,7 +4,6 @@ files, no file of the lake is touched; values are right before and after, killed
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +150,13 @@ def test_files_of_another_type_than_their_column_are_told(tmp_path: Path) -> Non
         pa.schema([pa.field("v", kind, metadata={"PARQUET:field_id": "1"}), key])
         for kind in (pa.int32(), pa.int64(), pa.string())
     )
-    with closing(lake.content()) as tables:
-        kind = tables.kind
-        head = kind.create(LakeTable(1, "table-1", 0), number, "d.t", 5)
-        head = tables.append(head, number, pa.table([[7], [b"k"]], number).to_batches(), 5)
-        assert kind.evolve(head, number, text, 6) is None
-        with pytest.raises(ValueError, match=r"table-1.*\.parquet: v is int32, not string"):
-            list(tables.read(head, text))
-        grown = kind.evolve(head, number, wide, 6)
-        assert grown is not None
-        assert [each.schema for each in tables.read(grown, wide)] == [wide]
+    tables = lake.content()
+    kind = tables.kind
+    head = kind.create(LakeTable(1, "table-1", 0), number, "d.t", 5)
+    head = tables.append(head, number, pa.table([[7], [b"k"]], number).to_batches(), 5)
+    assert kind.evolve(head, number, text, 6) is None
+    with pytest.raises(ValueError, match=r"table-1.*\.parquet: v is int32, not string"):
+        list(tables.read(head, text))
+    grown = kind.evolve(head, number, wide, 6)
+    assert grown is not None
+    assert [each.schema for each in tables.read(grown, wide)] == [wide]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -59,9 +58,9 @@ def test_a_delta_log_tells_the_bounds_of_what_a_file_holds(tmp_path: Path) -> No
     rows = pa.table(
         [pa.array(each, of) for each, of in zip(arrays, schema.types, strict=True)], schema
     )
-    with closing(Lake(place_of(f"delta:{tmp_path}")).content()) as tables:
-        head = tables.kind.create(LakeTable(1, "table-1", 0), schema, "d.t", 5)
-        tables.append(head, schema, rows.to_batches(), 5)
+    tables = Lake(place_of(f"delta:{tmp_path}")).content()
+    head = tables.kind.create(LakeTable(1, "table-1", 0), schema, "d.t", 5)
+    tables.append(head, schema, rows.to_batches(), 5)
     told = pa.table(DeltaTable(str(tmp_path / "table-1")).get_add_actions(flatten=True))
     bounds = {name: values[0].as_py() for name, values in zip(told.column_names, told, strict=True)}
     for name, (least, most) in zip(schema.names, columns, strict=False):
@@ -82,10 +81,10 @@ def test_a_table_whose_files_know_no_ids_is_merged_by_the_names_of_columns(tmp_p
     held = pa.table([[1, 2, 3], ["a", "b", "c"], [b"1", b"2", b"3"]], plain)
     write_deltalake(str(tmp_path / "table-1"), held)
     puts = pa.table([[20, 40], ["B", "D"], [b"2", b"4"]], schema)
-    with closing(Lake(place_of(f"delta:{tmp_path}")).content()) as tables:
-        head = LakeTable(1, "table-1", 0)
-        head = tables.merge(head, schema, [KeyChanges(puts, pa.array([b"3"], pa.binary()))], 6)
-        found = [row for each in tables.read(head, schema) for row in each.to_pylist()]
+    tables = Lake(place_of(f"delta:{tmp_path}")).content()
+    head = LakeTable(1, "table-1", 0)
+    head = tables.merge(head, schema, [KeyChanges(puts, pa.array([b"3"], pa.binary()))], 6)
+    found = [row for each in tables.read(head, schema) for row in each.to_pylist()]
     assert sorted((row["v"], row["text"]) for row in found) == [(1, "a"), (20, "B"), (40, "D")]
     assert (head.rows, head.files) == (3, 1)
 

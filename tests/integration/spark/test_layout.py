@@ -4,7 +4,6 @@ has the rows of its moment, each file those of one partition, and readers pass t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -119,10 +118,10 @@ def test_iceberg_takes_days_of_times_and_numbers_and_nothing_of_them_that_is_nul
     arrays = [pa.array(each, of) for each, of in zip(columns, schema.types, strict=False)]
     rows = pa.table([*arrays, pa.array([b"a", b"b", b"c", b"d"])], schema)
     by = layouts_of(["s.t:day(at),month(day)"], [])["s.t"].of(schema, "iceberg")
-    with closing(Lake(place_of(f"iceberg:{tmp_path}")).content()) as tables:
-        made = LakeTable(1, "table-1", 0, layout=by)
-        head = tables.kind.create(made, schema, "s.t", 5)
-        head = tables.append(head, schema, rows.to_batches(), 5)
+    tables = Lake(place_of(f"iceberg:{tmp_path}")).content()
+    made = LakeTable(1, "table-1", 0, layout=by)
+    head = tables.kind.create(made, schema, "s.t", 5)
+    head = tables.append(head, schema, rows.to_batches(), 5)
     found = StaticTable.from_metadata(head.metadata)
     held = [each.file for each in found.scan().plan_files()]
     parts = {(each.partition[0], each.partition[1]): each.record_count for each in held}
@@ -208,13 +207,13 @@ def test_what_a_killed_batch_left_of_another_layout_is_nothing_to_the_next_one(
         return LakeTable(1, "table-1", 0, layout=layout)
 
     lake = Lake(place_of(f"{kind}:{tmp_path}"))
-    with closing(lake.content()) as tables:
-        head = tables.kind.create(made(left), schema, "s.t", 1)
-        tables.append(head, schema, pa.table([[1], ["x"], [b"1"]], schema).to_batches(), 1)
-    with closing(lake.content()) as tables:
-        head = tables.kind.create(made(asked), schema, "s.t", end)
-        rows = pa.table([[3], ["z"], [b"3"]], schema)
-        head = tables.append(head, schema, rows.to_batches(), end)
+    tables = lake.content()
+    head = tables.kind.create(made(left), schema, "s.t", 1)
+    tables.append(head, schema, pa.table([[1], ["x"], [b"1"]], schema).to_batches(), 1)
+    tables = lake.content()
+    head = tables.kind.create(made(asked), schema, "s.t", end)
+    rows = pa.table([[3], ["z"], [b"3"]], schema)
+    head = tables.append(head, schema, rows.to_batches(), end)
     assert lake_rows(lake, head).to_pylist() == rows.to_pylist()
 
 
@@ -222,11 +221,11 @@ def test_a_delta_table_that_lies_otherwise_than_its_page_says_gets_no_rows(tmp_p
     """Its log would say NULL of them."""
     schema = schema_of(a=pa.int64())
     by = layouts_of(["s.t:a"], [])["s.t"].of(schema, "delta")
-    with closing(Lake(place_of(f"delta:{tmp_path}")).content()) as tables:
-        head = tables.kind.create(LakeTable(1, "table-1", 0, layout=by), schema, "s.t", 1)
-        rows = pa.table([[3], [b"3"]], schema).to_batches()
-        with pytest.raises(LakeFailed, match="table-1: is not laid out as"):
-            tables.append(msgspec.structs.replace(head, layout=LakeLayout()), schema, rows, 2)
+    tables = Lake(place_of(f"delta:{tmp_path}")).content()
+    head = tables.kind.create(LakeTable(1, "table-1", 0, layout=by), schema, "s.t", 1)
+    rows = pa.table([[3], [b"3"]], schema).to_batches()
+    with pytest.raises(LakeFailed, match="table-1: is not laid out as"):
+        tables.append(msgspec.structs.replace(head, layout=LakeLayout()), schema, rows, 2)
 
 
 @pytest.mark.parametrize("kind", GATED)
@@ -243,14 +242,14 @@ def test_a_file_is_in_the_order_of_its_cluster_columns(kind: Kind, tmp_path: Pat
         return KeyChanges(pa.table(arrays, schema), pa.array([], pa.binary()))
 
     lake = Lake(place_of(f"{kind}:{tmp_path}"))
-    with closing(lake.content()) as tables:
-        head = tables.kind.create(LakeTable(1, "table-1", 0, layout=layout), schema, "s.t", 1)
-        for end in range(content.SMALL_MAX + 4):
-            changes = batch(range(end * 500, end * 500 + 500))
-            head = tables.merge(head, schema, [changes], end + 2)
-        before = data_files(lake, head)
-        head = tables.merge(head, schema, [batch(range(900, 1100))], 100)
-        after = data_files(lake, head)
+    tables = lake.content()
+    head = tables.kind.create(LakeTable(1, "table-1", 0, layout=layout), schema, "s.t", 1)
+    for end in range(content.SMALL_MAX + 4):
+        changes = batch(range(end * 500, end * 500 + 500))
+        head = tables.merge(head, schema, [changes], end + 2)
+    before = data_files(lake, head)
+    head = tables.merge(head, schema, [batch(range(900, 1100))], 100)
+    after = data_files(lake, head)
     assert 1 < len(after) <= len(before) < content.SMALL_MAX
     assert all(sum(map(len, of)) == (content.SMALL_MAX + 4) * 500 for of in (before, after))
     for each in (*before, *after):
@@ -271,12 +270,12 @@ def test_small_files_are_put_together_within_their_partition(
     def put(head: LakeTable, parts: list[int], end: int) -> LakeTable:
         keys = [b"%d %d" % (end, each) for each in parts]
         rows = pa.table([pa.array(parts), pa.array(keys, pa.binary())], schema)
-        with closing(lake.content()) as tables:
-            change = KeyChanges(rows, pa.array([], pa.binary()))
-            return tables.merge(head, schema, [change], end)
+        tables = lake.content()
+        change = KeyChanges(rows, pa.array([], pa.binary()))
+        return tables.merge(head, schema, [change], end)
 
-    with closing(lake.content()) as tables:
-        head = tables.kind.create(LakeTable(1, "table-1", 0, layout=layout), schema, "s.t", 1)
+    tables = lake.content()
+    head = tables.kind.create(LakeTable(1, "table-1", 0, layout=layout), schema, "s.t", 1)
     head = put(head, list(range(40)), 2)
     assert head.files == 40
     for end in range(3, 3 + content.SMALL_MAX):
@@ -327,12 +326,12 @@ def test_what_cannot_be_a_partition_is_refused_with_what_can(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="a row has 257 bytes in name"):
         list(by_name.apart(long))
     lake = Lake(place_of(f"delta:{tmp_path}"))
-    with closing(lake.content()) as tables:
-        made = LakeTable(1, "table-1", 0, layout=by_name)
-        head = tables.kind.create(made, schema, "s.t", 1)
-        rows = pa.table([[None], [None], [""], [b"k"]], schema)
-        with pytest.raises(Exception, match="a row has '' in name, which Delta reads as NULL"):
-            tables.append(head, schema, rows.to_batches(), 2)
+    tables = lake.content()
+    made = LakeTable(1, "table-1", 0, layout=by_name)
+    head = tables.kind.create(made, schema, "s.t", 1)
+    rows = pa.table([[None], [None], [""], [b"k"]], schema)
+    with pytest.raises(Exception, match="a row has '' in name, which Delta reads as NULL"):
+        tables.append(head, schema, rows.to_batches(), 2)
 
 
 @pytest.mark.parametrize(
