@@ -37,9 +37,7 @@ def opened(snapshot: Path) -> Manifest:
 
 
 def check(
-    snapshot: Path,
-    manifest: Manifest,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
+    snapshot: Path, manifest: Manifest, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> Iterator[TableCheck]:
     """Every table, and at the end whatever lies there that no table has. `progress` is told which
     table is read, how many bytes were, and how many there are."""

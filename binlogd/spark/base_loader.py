@@ -7,25 +7,24 @@ tells its rows apart, as changes will name them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from binlogd.archive.bases import fetched
 from binlogd.errors import Refused
 from binlogd.snapshot.bases.choice import Needs, choose
-from binlogd.snapshot.formats.columns import ArrowColumn
+from binlogd.snapshot.log.datums import number_keys
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.publishing.file_systems import without_secrets
-from binlogd.snapshot.spec import FileEntry, TypeOptions
+from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.built_on import Base, BaseReuse, open_base
 from binlogd.snapshot.tables.catalog import DdlBinlog, Origin, TablePlan, catalog
-from binlogd.snapshot.writing.adapt import ParquetAdapter, dump_chunks, keys_in
-from binlogd.snapshot.writing.table_arrays import Losses
-from binlogd.snapshot.writing.writer import arrow_columns, schema_of
+from binlogd.snapshot.writing.adapt import dump_chunks, parquet_chunks
+from binlogd.snapshot.writing.writer import arrow_columns
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.request import HIDDEN_DATABASES, ReadRequest
 from binlogd.tso import Tso
@@ -132,30 +131,17 @@ def rows_of(
     carry, columns = plan.carry, arrow_columns(plan, types)
     if carry is None:
         return
-    for file in carry.files:
-        if file.rows:
-            yield from _of_parquet(plan, columns, Path(carry.directory), file)
-    for dumped in carry.dumped.files if carry.dumped is not None else ():
-        for chunk in dump_chunks(plan, columns, schema_of(columns), dumped, Losses()):
-            yield chunk.rows, key_bytes(chunk.keys) if chunk.keys is not None else None
-
-
-def _of_parquet(
-    plan: TablePlan, columns: list[ArrowColumn], directory: Path, file: FileEntry
-) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-    adapter, losses = ParquetAdapter(plan, columns, schema_of(columns)), Losses()
-    held = pq.ParquetFile(directory / file.name)
-    has_keys = file.keys is not None or plan.handle.kind is HandleKind.INTEGER
-    keys = keys_in(directory, plan, file) if has_keys else None
-    for group in range(held.num_row_groups):
-        rows = adapter.adapted(held.read_row_group(group, adapter.names), losses)
-        yield rows, key_bytes(next(keys)) if keys is not None else None
-
-
-def key_bytes(keys: pa.Array) -> pa.Array:
-    """Keys that are kept as numbers, as `rowkey` writes them."""
-    if keys.type != pa.int64():
-        return keys
-    numbers = keys.to_numpy().astype(">i8")
-    fixed = pa.Array.from_buffers(pa.binary(8), len(keys), [None, pa.py_buffer(numbers.tobytes())])
-    return fixed.cast(pa.binary())
+    is_told = plan.handle.kind is HandleKind.INTEGER
+    dumped = carry.dumped.files if carry.dumped is not None else ()
+    for chunk in itertools.chain(
+        *(
+            parquet_chunks(plan, columns, file, {}, has_keys=is_told or file.keys is not None)
+            for file in carry.files
+            if file.rows
+        ),
+        *(dump_chunks(plan, columns, file, {}) for file in dumped),
+    ):
+        keys = chunk.keys
+        if keys is not None and keys.type == pa.int64():
+            keys = number_keys(keys.to_numpy())
+        yield chunk.rows, keys

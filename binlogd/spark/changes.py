@@ -21,11 +21,7 @@ from binlogd.archive.reading import gathered
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.log.datums import Longs, Mask, RowSpans, longs
-from binlogd.snapshot.log.events import (
-    BATCH_BYTES_MAX,
-    EVENTS,
-    TOGETHER_ROWS_MIN,
-)
+from binlogd.snapshot.log.events import BATCH_BYTES_MAX, EVENTS, TOGETHER_ROWS_MIN, events_of
 from binlogd.snapshot.log.prewrites import ParsedMutations, parse_mutations
 from binlogd.snapshot.log.row_changes import changed
 from binlogd.snapshot.log.rowkey import (
@@ -190,16 +186,9 @@ class _Run:
             if self._moved_op == _PUT and len(found.keys) > len(rows.sequence):
                 return None
             of = found.commit_ts
-            columns = {
-                "table_id": np.full(len(of), table.info.id, np.int64),
-                "key": found.key_bytes(),
-                "commit_ts": parsed.commit_ts[is_ours][of],
-                "seq": (parsed.begins[is_ours][of] + found.seq).astype(np.int32),
-                "op": _OPS[found.kinds],
-                "schema_version": found.schema_version,
-                "row": found.rows,
-            }
-            return pa.RecordBatch.from_pydict(columns, schema=EVENTS)
+            seq = (parsed.begins[is_ours][of] + found.seq).astype(np.int32)
+            found = found._replace(commit_ts=parsed.commit_ts[is_ours][of], seq=seq)
+            return events_of(table.info.id, found, _OPS[found.kinds])
         return None
 
     def _left(self, parsed: _Parsed, done: Set[_Seen]) -> Iterator[Iterator[_Event]]:

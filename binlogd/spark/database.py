@@ -30,12 +30,7 @@ from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.rows.progress import LanePosition, Restart
 from binlogd.drainer.session import DdlHistory
 from binlogd.drainer.txn import Ddl, Skip
-from binlogd.errors import (
-    BinlogdError,
-    ConfigError,
-    DownstreamUnavailable,
-    leading_error,
-)
+from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable, leading_error
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import make_sink
 from binlogd.node.into_mysql import downstream_server, make_store, mysql_options

@@ -28,15 +28,7 @@ from binlogd.snapshot.log.rowkey import (
     updated,
 )
 from binlogd.spark.request import ReadRequest
-from binlogd.spark.rows import (
-    BATCH_ROWS,
-    DELETE,
-    Change,
-    Typed,
-    TypedTable,
-    key_ids,
-    numbered,
-)
+from binlogd.spark.rows import BATCH_ROWS, DELETE, Change, Typed, TypedTable, key_ids, numbered
 from binlogd.spark.walk import SchemaChange, Step, WalkedRows
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.per_table import PerTable

@@ -33,11 +33,7 @@ from binlogd.spark.counts import READ, RowCounts, by_table, counted, total
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.lake import appending, merging, moving
-from binlogd.spark.lake.changelog import (
-    ChangelogBatch,
-    HeldChangelog,
-    batch_of,
-)
+from binlogd.spark.lake.changelog import ChangelogBatch, HeldChangelog, batch_of
 from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable, LakeTables
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare

@@ -124,10 +124,7 @@ def _brought(moves: Sequence[Move]) -> set[int]:
 
 
 def _strangers(
-    ids: frozenset[int],
-    jobs: Sequence[Job],
-    asked: ReadRequest,
-    known: Mapping[int, TablePlan],
+    ids: frozenset[int], jobs: Sequence[Job], asked: ReadRequest, known: Mapping[int, TablePlan]
 ) -> list[str]:
     """Tables that are not wanted, among some that rows moved between. `known` are those before and
     after; what came and went between is named by its jobs."""

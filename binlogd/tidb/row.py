@@ -44,7 +44,8 @@ class RowDecoder:
         self._all_readers: dict[int, Reader] = {each.id: reader_of(each) for each in public}
         self._readers = {each: self._all_readers[each] for each in self._wanted}
         self._converters: dict[int, Converter] = {each.id: converter_of(each) for each in public}
-        self._aliases = table.aliases
+        self.aliases = table.aliases
+        """The ids that columns have in a coming schema."""
         self._defaults: dict[int, Value] = {}
         known = table.defaults_from
         self._known = {column.id: column for column in known.columns} if known else {}
@@ -193,7 +194,7 @@ class RowDecoder:
         self, column_id: int, row: bytes, at: int, spare: dict[int, tuple[int, Natural]]
     ) -> int:
         """Keep the datum of a column that only the coming schema knows; step over any other."""
-        if column_id not in self._aliases:
+        if column_id not in self.aliases:
             return skip_datum(row, at)
         flag, natural, at = read_datum(row, at)
         spare[column_id] = flag, natural
@@ -207,7 +208,7 @@ class RowDecoder:
     ) -> None:
         """Values under an id of a coming schema, where the row does not have today's id too."""
         for coming_id, (flag, natural) in spare.items():
-            column_id = self._aliases[coming_id]
+            column_id = self.aliases[coming_id]
             if column_id in readers and column_id not in values:
                 values[column_id] = self._as_of_today(column_id, flag, natural)
 

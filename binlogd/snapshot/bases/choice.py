@@ -16,13 +16,7 @@ from binlogd.errors import ConfigError, Refused, Unfit
 from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.bases.dump import is_dump, read_dump
 from binlogd.snapshot.publishing.publish import read_manifest, snapshots, why_none
-from binlogd.snapshot.spec import (
-    MANIFEST_FORMAT,
-    MANIFEST_NAME,
-    PARQUET_KINDS,
-    Manifest,
-    TypeOptions,
-)
+from binlogd.snapshot.spec import MANIFEST_FORMAT, PARQUET_KINDS, Manifest, TypeOptions
 from binlogd.tso import NO_TS, Tso
 
 AUTO, NONE = "auto", "none"
@@ -85,7 +79,7 @@ def choose(wanted: str, out: Path, needs: Needs) -> Chosen:
 
 def check_zone(wanted: str, zone: str) -> None:
     """Raises ConfigError for a time zone of what has none: it would be passed over."""
-    if zone and (wanted in (AUTO, NONE) or not _is_dump(Path(wanted))):
+    if zone and (wanted in (AUTO, NONE) or not is_dump(Path(wanted))):
         raise ConfigError(
             f"--base-time-zone: not with --base {wanted}, which is no Dumpling dump: a snapshot"
             " knows the zone of its TIMESTAMPs"
@@ -104,7 +98,7 @@ def _without(why: str, needs: Needs) -> Chosen:
 
 def _named(path: Path, needs: Needs) -> Chosen:
     try:
-        if _is_dump(path):
+        if is_dump(path):
             commit_ts, why = read_dump(path).commit_ts, "named, a Dumpling dump"
             _check_moment(commit_ts, needs)
         else:
@@ -117,10 +111,6 @@ def _named(path: Path, needs: Needs) -> Chosen:
     except UnusableBase as error:
         raise Refused(f"--base {path} cannot be built on: {error}") from error
     return Chosen(path.resolve(), commit_ts, why)
-
-
-def _is_dump(path: Path) -> bool:
-    return is_dump(path) and not (path / MANIFEST_NAME).exists()
 
 
 def _snapshots(out: Path) -> Iterator[tuple[Path, Manifest]]:

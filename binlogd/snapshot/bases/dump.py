@@ -15,6 +15,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from binlogd.errors import ConfigError
+from binlogd.snapshot.spec import MANIFEST_NAME
 from binlogd.tso import Tso
 
 METADATA = "metadata"
@@ -45,8 +46,8 @@ class Dump:
 
 
 def is_dump(directory: Path) -> bool:
-    """Whether Dumpling finished a dump there."""
-    return (directory / METADATA).is_file()
+    """Whether Dumpling finished a dump there, which is no snapshot."""
+    return (directory / METADATA).is_file() and not (directory / MANIFEST_NAME).exists()
 
 
 def read_dump(directory: Path) -> Dump:

@@ -127,6 +127,13 @@ def key_numbers(keys: pa.Array) -> npt.NDArray[np.uint64]:
     return np.frombuffer(data, ">u8", len(keys), begin).astype(np.uint64)
 
 
+def number_keys(numbers: npt.NDArray[np.integer]) -> pa.Array:
+    """Keys of eight bytes of numbers."""
+    ends = np.arange(0, NUMBER_BYTES * len(numbers) + 1, NUMBER_BYTES, dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(numbers.astype(">u8").tobytes())]
+    return pa.Array.from_buffers(pa.binary(), len(numbers), buffers)
+
+
 def key_lengths(keys: pa.Array) -> npt.NDArray[np.int32]:
     """Bytes of each key."""
     return np.diff(_offsets(keys))

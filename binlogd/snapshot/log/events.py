@@ -7,18 +7,20 @@ was rolled back or lies behind the moment is never looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
-from binlogd.snapshot.log.datums import Longs, RowSpans, packed_longs, unpacked_longs
-from binlogd.snapshot.log.moves import Followed, Home, Moves
+from binlogd.snapshot.log.datums import Longs, RowSpans, number_keys, packed_longs, unpacked_longs
+from binlogd.snapshot.log.moves import Home, Moves
 from binlogd.snapshot.log.prewrites import ParsedMutations, parse_mutations
 from binlogd.snapshot.log.reader import Slice, payloads_at
-from binlogd.snapshot.log.row_changes import TableRows, changed
+from binlogd.snapshot.log.row_changes import Changed, TableRows, changed
 from binlogd.snapshot.log.rowkey import (
     Handle,
     HandleKind,
@@ -195,13 +197,17 @@ def _batch(table_id: int, handle: Handle, rows: TableRows) -> pa.RecordBatch | N
         found = changed(handle, rows)
     except CorruptRow:
         return None
-    size = len(found.keys)
+    return events_of(table_id, found, np.where(found.kinds == DELETE, _DELETE, _PUT))
+
+
+def events_of(table_id: int, found: Changed, ops: npt.NDArray[np.integer]) -> pa.RecordBatch:
+    """`EVENTS` of a table whose rows were read together."""
     columns = {
-        "table_id": np.full(size, table_id, np.int64),
-        "key": found.key_bytes(),
+        "table_id": np.full(len(ops), table_id, np.int64),
+        "key": number_keys(found.keys),
         "commit_ts": found.commit_ts,
         "seq": found.seq,
-        "op": np.where(found.kinds == DELETE, _DELETE, _PUT).astype(np.int8),
+        "op": ops.astype(np.int8),
         "schema_version": found.schema_version,
         "row": found.rows,
     }
@@ -216,7 +222,6 @@ class Run(NamedTuple):
     schema_version: int
 
 
-_T = TypeVar("_T")
 _Run = tuple[int, int, int]
 """table_id, commit_ts, schema_version."""
 
@@ -253,10 +258,11 @@ class _Events:
             if change.table_id in passed_over:
                 continue
             seen = wanted.moves.seen(change.table_id, version, prewrite.commit_ts)
-            if wanted.moves.concerns(change.table_id, seen):
-                yield from self.fill_moved(run, seen)
-            elif wanted.counts(change.table_id, prewrite.commit_ts):
-                yield from self.fill(run)
+            with _named(run):
+                if wanted.moves.concerns(change.table_id, seen):
+                    yield from self.fill_moved(run, seen)
+                elif wanted.counts(change.table_id, prewrite.commit_ts):
+                    yield from self.fill(run)
 
     def _begin(self, run: _Run) -> None:
         self._runs.append(run)
@@ -275,7 +281,7 @@ class _Events:
     def fill(self, run: Run) -> Iterator[pa.RecordBatch]:
         """Takes the rows of one table in one transaction. Batches that got full meanwhile.
 
-        Raises UnreadableRow.
+        Raises CorruptRow.
         """
         table_id = run.change.table_id
         handle = self._wanted.handles.get(table_id)
@@ -285,12 +291,13 @@ class _Events:
         if handle is None:
             found = ((b"", Op.UNKNOWN_TABLE.value, b"", b""),)
         elif self._wanted.has_before:
-            found = _rows_with_before(run.change, handle)
+            moved = _moved_rows(run.change, handle, frozenset(), lambda _: None)
+            found = (change for _, change in moved)
         else:
             found = _rows(run.change, handle)
         of = table_id, run.commit_ts, run.schema_version
         self._begin(of)
-        for seq, each in enumerate(_named(run, found)):
+        for seq, each in enumerate(found):
             if self._add(seq, *each):
                 yield self.take()
                 self._begin(of)
@@ -307,7 +314,8 @@ class _Events:
                 return None
             return found if wanted.counts(found.table_id, run.commit_ts) else None
 
-        moved = _named(run, _moved_rows(run, seen, handle, self._followed, home))
+        gone = self._followed.gone_twins(run.change, seen, run.commit_ts)
+        moved = _moved_rows(run.change, handle, gone, home)
         for seq, (to, (key, op, row, before)) in enumerate(moved):
             if to is not None:
                 is_placed = wanted.handles[to.table_id].kind is HandleKind.PLACED
@@ -340,10 +348,11 @@ class _Events:
         return batch
 
 
-def _named(run: Run, found: Iterable[_T]) -> Iterator[_T]:
-    """The same; a row that is corrupt is told with its transaction."""
+@contextmanager
+def _named(run: Run) -> Iterator[None]:
+    """A row that is corrupt is told with its transaction."""
     try:
-        yield from found
+        yield
     except CorruptRow as error:
         label = f"table id {run.change.table_id}"
         raise UnreadableRow(label, run.commit_ts, str(error)) from error
@@ -375,34 +384,13 @@ def _rows(change: Mutation, handle: Handle) -> Iterator[_Found]:
         yield key, _PUT, put, b""
 
 
-def _rows_with_before(change: Mutation, handle: Handle) -> Iterator[_Found]:
-    for kind, row in rows_of(change):
-        if kind == INSERT:
-            put = inserted(handle, row)
-            yield put.key, _PUT, put.row, b""
-        elif kind == UPDATE:
-            images = both_images(handle, row)
-            if images.old_key == images.new_key:
-                yield images.new_key, _UPDATE, images.new, images.old
-            else:
-                yield images.old_key, _DELETE, b"", images.old
-                yield images.new_key, _PUT, images.new, b""
-        else:
-            last = last_image(handle, row)
-            yield last.key, _DELETE, b"", last.row
-
-
 def _moved_rows(
-    run: Run,
-    seen: int,
-    handle: Handle,
-    followed: Followed,
-    home: Callable[[bytes], Home | None],
+    change: Mutation, handle: Handle, gone: Set[int], home: Callable[[bytes], Home | None]
 ) -> Iterator[tuple[Home | None, _Found]]:
-    """Each change of a row with where it is at the end; without some of the inserted rows."""
-    gone = followed.gone_twins(run.change, seen, run.commit_ts)
+    """Each change of a row, with the row before, and with where it is at the end; without those of
+    the inserted rows that are `gone`, by their numbers."""
     number = -1
-    for kind, row in rows_of(run.change):
+    for kind, row in rows_of(change):
         if kind == INSERT:
             number += 1
             if number in gone:

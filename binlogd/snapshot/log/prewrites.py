@@ -335,11 +335,7 @@ def parse_mutations(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Pa
 
 
 def _stretches(
-    data: Bytes,
-    at: Longs,
-    ends: Longs,
-    is_slow: Mask,
-    kinds_of: npt.NDArray[np.uint8],
+    data: Bytes, at: Longs, ends: Longs, is_slow: Mask, kinds_of: npt.NDArray[np.uint8]
 ) -> Stretches:
     """The fields with a length from `at` on, up to one of another tag or the end.
 

@@ -24,7 +24,6 @@ from binlogd.snapshot.log.datums import (
     stretches,
 )
 from binlogd.snapshot.log.rowkey import (
-    NUMBER_BYTES,
     SEQ_STEP,
     Handle,
     both_images,
@@ -64,14 +63,6 @@ class Changed(NamedTuple):
     kinds: npt.NDArray[np.uint8]
     schema_version: Longs
     rows: pa.Array
-
-    def key_bytes(self) -> pa.Array:
-        """The keys as events have them."""
-        size = len(self.keys)
-        ends = np.arange(0, NUMBER_BYTES * size + 1, NUMBER_BYTES, dtype=np.int32)
-        data = self.keys.astype(">u8").tobytes()
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-        return pa.Array.from_buffers(pa.binary(), size, buffers)
 
 
 def changed(handle: Handle, table: TableRows, *, keeps_gone: bool = False) -> Changed:

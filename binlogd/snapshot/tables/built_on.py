@@ -20,7 +20,7 @@ from binlogd.snapshot.formats.columns import arrow_column, is_widened
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.snapshot.publishing.publish import read_manifest
-from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, TableEntry, TypeOptions
+from binlogd.snapshot.spec import FileEntry, TableEntry, TypeOptions
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.rewrite import Rewritten, Unconvertible, converter
@@ -119,7 +119,7 @@ def _told_zone(dump: Dump, files: Sequence[DumpFile]) -> str:
 
 def open_base(directory: Path, types: TypeOptions, zone: str) -> Base:
     """A base as the job needs it. Raises ConfigError."""
-    if is_dump(directory) and not (directory / MANIFEST_NAME).exists():
+    if is_dump(directory):
         dump = read_dump(directory)
         return Base(str(directory), dump.commit_ts, types, {}, dump=dump, zone=zone)
     try:

@@ -19,11 +19,12 @@ from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import HandleKind, key_of_values
 from binlogd.snapshot.spec import FileEntry
-from binlogd.snapshot.tables.built_on import ColumnSource, Dumped
+from binlogd.snapshot.tables.built_on import BaseReuse, ColumnSource, Dumped
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import keys_as, keys_of, type_of_keys
 from binlogd.snapshot.writing.files import KEY_COLUMN
 from binlogd.snapshot.writing.table_arrays import Losses
+from binlogd.snapshot.writing.writer import schema_of
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.model import Column
 from binlogd.tidb.rewrite import Convert, converter
@@ -41,20 +42,47 @@ class Chunk(NamedTuple):
     size_bytes: int
 
 
-def sources_of(plan: TablePlan) -> tuple[ColumnSource | None, ...]:
-    """Where each column of a table that has a base comes from."""
+def _base(plan: TablePlan) -> BaseReuse:
     assert plan.carry is not None, "the table has a base"
-    return plan.carry.sources
+    return plan.carry
 
 
 # --- a snapshot's files ------------------------------------------------------------------------
 
 
-def keys_in(directory: Path, plan: TablePlan, file: FileEntry) -> Iterator[pa.Array]:
+def parquet_chunks(
+    plan: TablePlan,
+    columns: Sequence[ArrowColumn],
+    file: FileEntry,
+    losses: Losses,
+    *,
+    has_keys: bool,
+    kept: Sequence[pa.Array] | None = None,
+) -> Iterator[Chunk]:
+    """The rows of a file of a snapshot, by row group: those that are `kept`, of each of them."""
+    base, schema = _base(plan), schema_of(columns)
+    pairs = list(zip(columns, base.sources, strict=True))
+    adapts = [adapter(column, source) for column, source in pairs]
+    names = [source.name for _, source in pairs if source]
+    held = pq.ParquetFile(Path(base.directory, file.name))
+    groups = keys_in(plan, file) if has_keys else None
+    for group in range(held.num_row_groups):
+        table = held.read_row_group(group, names)
+        keys = next(groups) if groups is not None else None
+        if kept is not None:
+            table = table.filter(kept[group])
+            keys = keys.filter(kept[group]) if keys is not None else None
+        arrays = [adapt(table, losses) for adapt in adapts]
+        yield Chunk(pa.RecordBatch.from_arrays(arrays, schema=schema), keys, table.nbytes)
+
+
+def keys_in(plan: TablePlan, file: FileEntry) -> Iterator[pa.Array]:
     """The keys of a file of a snapshot, for each row group of its rows.
 
     Raises Corrupt where there are more or fewer keys than rows.
     """
+    base = _base(plan)
+    directory = Path(base.directory)
     rows = pq.ParquetFile(directory / file.name)
     if file.keys is not None:
         metadata = rows.metadata
@@ -63,7 +91,7 @@ def keys_in(directory: Path, plan: TablePlan, file: FileEntry) -> Iterator[pa.Ar
         yield from _regrouped(keys, sizes, f"{directory}: {file.keys.name}")
         return
     handle = plan.handle.column_ids[0]
-    pairs = zip(plan.columns, sources_of(plan), strict=True)
+    pairs = zip(plan.columns, base.sources, strict=True)
     name = next(source.name for column, source in pairs if column.id == handle and source)
     for group in range(rows.num_row_groups):
         yield keys_of(rows.read_row_group(group, [name]).column(0).combine_chunks())
@@ -88,21 +116,6 @@ def _regrouped(keys: Iterator[pa.Array], sizes: Sequence[int], name: str) -> Ite
         waiting = waiting.slice(size) if len(waiting) > size else next(keys, None)
     if waiting is not None and len(waiting):
         raise Corrupt(f"{name}: more handles than rows; export with --base none")
-
-
-class ParquetAdapter:
-    """Row groups of a snapshot's files."""
-
-    def __init__(self, plan: TablePlan, columns: Sequence[ArrowColumn], schema: pa.Schema) -> None:
-        pairs = list(zip(columns, sources_of(plan), strict=True))
-        self._adapts = [adapter(column, source) for column, source in pairs]
-        self._schema = schema
-        self.names = [source.name for _, source in pairs if source]
-
-    def adapted(self, table: pa.Table, losses: Losses) -> pa.RecordBatch:
-        """Rows of a row group, with the columns of `names`."""
-        arrays = [adapt(table, losses) for adapt in self._adapts]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 _Adapt = Callable[[pa.Table, Losses], pa.Array]
@@ -158,15 +171,10 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def dump_chunks(
-    plan: TablePlan,
-    columns: Sequence[ArrowColumn],
-    schema: pa.Schema,
-    file: DumpFile,
-    losses: Losses,
+    plan: TablePlan, columns: Sequence[ArrowColumn], file: DumpFile, losses: Losses
 ) -> Iterator[Chunk]:
     """The rows of a file of a dump. Raises CorruptRow, Corrupt, ConfigError, OSError."""
-    carry = plan.carry
-    assert carry is not None
+    carry, schema = _base(plan), schema_of(columns)
     assert carry.dumped is not None, "the base is a dump"
     zone = time_zone(carry.dumped.zone) if carry.dumped.zone else None
     for rows in rows_of(carry.directory, file, DUMP_ROWS):

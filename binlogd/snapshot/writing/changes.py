@@ -34,11 +34,7 @@ from binlogd.snapshot.writing.files import (
 )
 from binlogd.snapshot.writing.table_arrays import TableArrays, of_tables
 from binlogd.snapshot.writing.write import attempt_name
-from binlogd.snapshot.writing.writer import (
-    arrow_columns,
-    directory_name,
-    schema_of,
-)
+from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of
 from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
 

@@ -40,6 +40,7 @@ from binlogd.tidb.decimals import digit_groups
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.layout import INTEGER_TYPES, Form, form_of
 from binlogd.tidb.model import Column
+from binlogd.tidb.row import RowDecoder
 
 Way = Callable[[RowSpans, Longs], pa.Array | None]
 """From rows, and where the datum of each begins."""
@@ -285,15 +286,6 @@ def _clock(packed: Longs, fsp: int) -> tuple[Longs, Mask]:
 _NOWHERE = -1
 
 
-class Decoder(NamedTuple):
-    """How single rows of a schema version are decoded, and what it means that one lacks columns;
-    `aliases` are ids of columns of a coming schema."""
-
-    decode: Callable[[bytes], dict[int, Value]]
-    defaults: Callable[[Sequence[int]], Mapping[int, Value]]
-    aliases: frozenset[int]
-
-
 class _Column(NamedTuple):
     out: ArrowColumn
     way: Way | None
@@ -307,7 +299,7 @@ class RowArrays:
         self,
         plan: TablePlan,
         columns_of: Sequence[ArrowColumn],
-        decoder: Callable[[int], Decoder],
+        decoder: Callable[[int], RowDecoder],
     ) -> None:
         self._handle = plan.handle
         self._columns = [_Column(each, way_of(each), reader_of(each.column)) for each in columns_of]
@@ -332,7 +324,7 @@ class RowArrays:
         for _, is_twice in starts:
             is_slow |= is_twice
         slow = {
-            number: decoders[versions[number].item()].decode(rows[number].as_py())
+            number: decoders[versions[number].item()].insert(rows[number].as_py())
             for number in np.flatnonzero(is_slow).tolist()
         }
         of = _Of(many, versions, decoders, slow, is_slow)
@@ -365,7 +357,7 @@ class _Of(NamedTuple):
 
     many: RowSpans
     versions: Longs
-    decoders: Mapping[int, Decoder]
+    decoders: Mapping[int, RowDecoder]
     slow: Mapping[int, Mapping[int, Value]]
     is_slow: Mask
 

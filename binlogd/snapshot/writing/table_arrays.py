@@ -17,7 +17,7 @@ from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.datums import is_first, longs
 from binlogd.snapshot.log.rowkey import columns_of
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.row_arrays import Decoder, RowArrays
+from binlogd.snapshot.writing.row_arrays import RowArrays
 from binlogd.tidb.model import Column
 from binlogd.tidb.rewrite import Convert, Unconvertible, converter
 from binlogd.tidb.row import RowDecoder, Value
@@ -70,21 +70,27 @@ def _chunks(rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 
 class TableArrays:
-    """Rows of one table as of the moment, whatever schema version wrote them."""
+    """Rows of one table as of the moment, whatever schema version wrote them. A column that a
+    MODIFY COLUMN replaced has another id in older rows; its value there is converted."""
 
     def __init__(
         self, plan: TablePlan, schemas: SchemaTracker, columns: Sequence[ArrowColumn]
     ) -> None:
-        self._plan, self._columns = plan, columns
-        self._rows = RowsAsOf(plan, schemas)
-        self._arrays = RowArrays(plan, columns, self._rows.decoder)
+        self._plan, self._schemas, self._columns = plan, schemas, columns
+        self._decoders: dict[int, RowDecoder] = {}
+        self._arrays = RowArrays(plan, columns, self._decoder)
+        self._stand_ins = [
+            (column.id, stand_ins)
+            for column in plan.columns
+            if (stand_ins := _stand_ins(column, plan))
+        ]
 
     def arrays(self, puts: pa.RecordBatch, losses: Losses) -> list[pa.Array]:
         """The columns of rows, by their `row`, `schema_version` and `commit_ts`. Counts what is
         lost. Raises UnreadableRow, Unconvertible."""
         lost = [losses.setdefault(each.column.name, Counter()) for each in self._columns]
         try:
-            if self._rows.has_stand_ins:
+            if self._stand_ins:  # each row needs a look of its own
                 return self._one_by_one(puts, lost)
             return self._arrays.arrays(puts.column("row"), longs(puts, "schema_version"), lost)
         except CorruptRow as error:
@@ -117,48 +123,22 @@ class TableArrays:
 
     def _decoded(self, version: int, row: bytes, commit_ts: int) -> dict[int, Value]:
         try:
-            return self._rows.decode(version, row)
+            values = self._decoder(version).insert(row)
+            present = columns_of(self._plan.handle, row) if self._stand_ins else set()
         except CorruptRow as error:
             raise UnreadableRow(self._plan.label, commit_ts, str(error)) from error
-
-
-class RowsAsOf:
-    """Decodes rows of one table as of the moment, whatever schema version wrote them. A column that
-    a MODIFY COLUMN replaced has another id in older rows; its value there is converted."""
-
-    def __init__(self, plan: TablePlan, schemas: SchemaTracker) -> None:
-        self._plan, self._schemas = plan, schemas
-        self._decoders: dict[int, Decoder] = {}
-        self._stand_ins = [
-            (column.id, stand_ins)
-            for column in plan.columns
-            if (stand_ins := _stand_ins(column, plan))
-        ]
-
-    @property
-    def has_stand_ins(self) -> bool:
-        """Whether older columns may stand for some, so that each row needs a look of its own."""
-        return bool(self._stand_ins)
-
-    def decode(self, version: int, row: bytes) -> dict[int, Value]:
-        """Values by column id. Raises CorruptRow, Unconvertible."""
-        values = self.decoder(version).decode(row)
-        if self._stand_ins:
-            present = columns_of(self._plan.handle, row)
-            for column_id, stand_ins in self._stand_ins:
-                if column_id not in present:
-                    _stand_in(values, column_id, stand_ins, present, version)
+        for column_id, stand_ins in self._stand_ins:
+            if column_id not in present:
+                _stand_in(values, column_id, stand_ins, present, version)
         return values
 
-    def decoder(self, version: int) -> Decoder:
+    def _decoder(self, version: int) -> RowDecoder:
         """Who decodes rows of a schema version, but for stand-ins."""
         decoder = self._decoders.get(version)
         if decoder is None:
             table = self._schemas.table_at(self._plan.info.id, version)
             assert table is not None, "the catalog was made by the same tracker"
-            rows = RowDecoder(replace(table, info=self._plan.info))
-            decoder = Decoder(rows.insert, rows.defaults, frozenset(table.aliases))
-            self._decoders[version] = decoder
+            decoder = self._decoders[version] = RowDecoder(replace(table, info=self._plan.info))
         return decoder
 
 

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import structs
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +38,7 @@ from binlogd.snapshot.spec import ColumnEntry, FileEntry, LeftOut, TableEntry
 from binlogd.snapshot.tables.built_on import BaseReuse
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan, name_in
 from binlogd.snapshot.writing import writer
-from binlogd.snapshot.writing.adapt import Chunk, ParquetAdapter, dump_chunks, keys_in
+from binlogd.snapshot.writing.adapt import Chunk, dump_chunks, keys_in, parquet_chunks
 from binlogd.snapshot.writing.changed import LooseRows, changed_keys, is_kept
 from binlogd.snapshot.writing.files import (
     RESULTS,
@@ -51,8 +50,7 @@ from binlogd.snapshot.writing.files import (
     results,
     synced,
 )
-from binlogd.snapshot.writing.table_arrays import Losses
-from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of, table_files
+from binlogd.snapshot.writing.writer import arrow_columns, directory_name, table_files
 from binlogd.tidb.model import Column
 from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
@@ -118,15 +116,11 @@ class _TakeOver:
     target: FileTarget
     part: str
     columns: list[ArrowColumn] = field(init=False)
-    schema: pa.Schema = field(init=False)
-    directory: Path = field(init=False)
     count: int = 0
     done: list[Written] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.columns = arrow_columns(self.plan, self.target.types)
-        self.schema = schema_of(self.columns)
-        self.directory = Path(self.carry.directory)
 
     def run(self) -> list[Written]:
         if self.carry.is_loose:
@@ -142,7 +136,7 @@ class _TakeOver:
     def _keyed(self, file: FileEntry) -> None:
         kept = [
             is_kept(keys, changed_keys(self.target.keys, self.task.table_id))
-            for keys in keys_in(self.directory, self.plan, file)
+            for keys in keys_in(self.plan, file)
         ]
         rows = sum(mask.true_count for mask in kept)
         is_same = self.carry.is_same and self.carry.moves is None
@@ -152,30 +146,12 @@ class _TakeOver:
         if rows:
             self._keep(file, kept)
 
-    def _chunks(
-        self, file: FileEntry, kept: list[pa.Array] | None, losses: Losses
-    ) -> Iterator[Chunk]:
-        """The kept rows of each row group, with their keys where the table keeps any."""
-        adapter = ParquetAdapter(self.plan, self.columns, self.schema)
-        held = pq.ParquetFile(self.directory / file.name)
-        has_keys = file.keys is not None and self.target.kind.is_base
-        groups = keys_in(self.directory, self.plan, file) if has_keys else None
-        for group in range(held.num_row_groups):
-            table = held.read_row_group(group, adapter.names)
-            keys = next(groups) if groups is not None else None
-            if kept is not None:
-                table = table.filter(kept[group])
-                keys = keys.filter(kept[group]) if keys is not None else None
-            yield Chunk(adapter.adapted(table, losses), keys, table.nbytes)
-
     def _dumped(self, file: DumpFile) -> None:
         files = self._files()
-        for chunk in dump_chunks(self.plan, self.columns, self.schema, file, files.losses):
+        for chunk in dump_chunks(self.plan, self.columns, file, files.losses):
             assert chunk.keys is not None, "its handle is in columns"
             mask = is_kept(chunk.keys, changed_keys(self.target.keys, self.task.table_id))
-            mask = pc.and_(mask, self._living(chunk.rows))
-            keys = chunk.keys.filter(mask) if files.key_type is not None else None
-            files.add(chunk.rows.filter(mask), keys, chunk.size_bytes)
+            _add(files, chunk, pc.and_(mask, self._living(chunk.rows)))
         self.done += files.close()
 
     def _living(self, rows: pa.RecordBatch) -> pa.Array:
@@ -204,9 +180,10 @@ class _TakeOver:
         target = Path(self.target.staging, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(self.directory / file.name, target)
+            os.link(Path(self.carry.directory, file.name), target)
             if file.keys is not None:
-                os.link(self.directory / file.keys.name, Path(self.target.staging, keys_name(name)))
+                keys_path = Path(self.carry.directory, file.keys.name)
+                os.link(keys_path, Path(self.target.staging, keys_name(name)))
         except OSError:
             return False
         keys = structs.replace(file.keys, name=keys_name(name)) if file.keys is not None else None
@@ -221,19 +198,16 @@ class _TakeOver:
         loose = LooseRows(self.target.keys, self.task.table_id)
         for file in self.task.files:
             if file.keys is not None:
-                groups = keys_in(self.directory, self.plan, file)
-                self._keep(file, [loose.keep_keys(each) for each in groups])
+                self._keep(file, [loose.keep_keys(each) for each in keys_in(self.plan, file)])
         files = self._files(has_keys=False)
+        of = self.plan, self.columns
         keyless = (each for each in self.task.files if each.keys is None)
         for chunk in itertools.chain(
-            *(self._chunks(file, None, files.losses) for file in keyless),
-            *(
-                dump_chunks(self.plan, self.columns, self.schema, dumped, files.losses)
-                for dumped in self.task.dump_files
-            ),
+            *(parquet_chunks(*of, each, files.losses, has_keys=False) for each in keyless),
+            *(dump_chunks(*of, each, files.losses) for each in self.task.dump_files),
         ):
-            rows = chunk.rows.filter(self._living(chunk.rows))
-            files.add(rows.filter(loose.keep_rows(rows)), None, chunk.size_bytes)
+            living = chunk._replace(rows=chunk.rows.filter(self._living(chunk.rows)))
+            _add(files, living, loose.keep_rows(living.rows))
         self.done += files.close()
         missing = loose.missing()
         if missing:
@@ -246,10 +220,10 @@ class _TakeOver:
 
     def _keep(self, file: FileEntry, kept: list[pa.Array]) -> None:
         files = self._files()
-        for chunk in self._chunks(file, kept, files.losses):
-            living = self._living(chunk.rows)
-            keys = chunk.keys.filter(living) if chunk.keys is not None else None
-            files.add(chunk.rows.filter(living), keys, chunk.size_bytes)
+        has_keys = file.keys is not None and self.target.kind.is_base
+        of = self.plan, self.columns, file, files.losses
+        for chunk in parquet_chunks(*of, has_keys=has_keys, kept=kept):
+            _add(files, chunk, self._living(chunk.rows))
         self.done += files.close()
 
     def _files(self, *, has_keys: bool = True) -> TableFiles:
@@ -259,6 +233,12 @@ class _TakeOver:
     def _next_part(self) -> str:
         self.count += 1
         return f"{self.part}-{self.count}"
+
+
+def _add(files: TableFiles, chunk: Chunk, mask: pa.Array) -> None:
+    keys = chunk.keys if files.key_type is not None else None
+    kept = keys.filter(mask) if keys is not None else None
+    files.add(chunk.rows.filter(mask), kept, chunk.size_bytes)
 
 
 SCHEMA_FILE = "_schema.json"

@@ -20,7 +20,7 @@ from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, mysql_ty
 from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.changed import ChangedKeys, GoneRows, keys_of_changes
+from binlogd.snapshot.writing.changed import ChangedKeys, GoneRows, keys_of_changes, type_of_keys
 from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, results
 from binlogd.snapshot.writing.table_arrays import TableArrays, of_tables
 from binlogd.tidb.rewrite import Unconvertible
@@ -197,9 +197,7 @@ def schema_of(columns: Iterable[ArrowColumn]) -> pa.Schema:
 
 def key_type(plan: TablePlan, columns: Iterable[ArrowColumn]) -> pa.DataType | None:
     """How the row handles of a table are kept; None where a column of it is the handle."""
-    if plan.handle.kind in (HandleKind.COMMON, HandleKind.PLACED):
-        return pa.binary()
     is_a_column = plan.handle.kind is HandleKind.INTEGER and any(
         each.column.id == plan.handle.column_ids[0] and each.type != pa.bool_() for each in columns
     )
-    return None if is_a_column else pa.int64()
+    return None if is_a_column else type_of_keys(plan)

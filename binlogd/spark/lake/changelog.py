@@ -97,11 +97,7 @@ class HeldChangelog(NamedTuple):
 
 
 def batch_of(
-    jobs: Sequence[Job],
-    ddl: Sequence[DdlBinlog],
-    held: HeldChangelog,
-    asked: ReadRequest,
-    end: int,
+    jobs: Sequence[Job], ddl: Sequence[DdlBinlog], held: HeldChangelog, asked: ReadRequest, end: int
 ) -> ChangelogBatch:
     """Raises MissingDdlJob, PipelineStopped."""
     by_id = {job.id: job for job in jobs}

@@ -27,11 +27,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from binlogd.host.clock import WallClock
-from binlogd.snapshot.publishing.lake.delta import (
-    allow_wall_clock,
-    properties_of,
-    without_metadata,
-)
+from binlogd.snapshot.publishing.lake.delta import allow_wall_clock, properties_of, without_metadata
 from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.manifest import LakeTable, LakeTables

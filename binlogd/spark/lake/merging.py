@@ -223,12 +223,7 @@ def _newest(pieces: Iterable[pa.RecordBatch], keys: Counter[int]) -> Iterator[pa
 
 
 def _finished(
-    content: LakeContent,
-    head: LakeTable,
-    schema: pa.Schema,
-    upsert: Upsert,
-    parts: Parts,
-    end: int,
+    content: LakeContent, head: LakeTable, schema: pa.Schema, upsert: Upsert, parts: Parts, end: int
 ) -> LakeTable | None:
     """None where others are to help."""
     work = content.touched(head, *upsert.keys.bounds())

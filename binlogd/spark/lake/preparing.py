@@ -22,12 +22,7 @@ from binlogd.spark.lake.content import SHARE_BYTES, LakeContent, TouchedFiles, d
 from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.homes import ExistingRows, LateRows
 from binlogd.spark.lake.layout import LakeLayout
-from binlogd.spark.lake.manifest import (
-    DIRECTORY,
-    LakeBatch,
-    LakeTable,
-    LakeTables,
-)
+from binlogd.spark.lake.manifest import DIRECTORY, LakeBatch, LakeTable, LakeTables
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.rows import (
     KEY_COLUMN,

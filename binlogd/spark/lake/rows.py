@@ -94,10 +94,7 @@ def _sources(before: TablePlan, after: TablePlan) -> list[ColumnSource | None]:
 
 
 def decoded(
-    plan: TablePlan,
-    schemas: SchemaTracker,
-    winners: Iterable[pa.RecordBatch],
-    types: TypeOptions,
+    plan: TablePlan, schemas: SchemaTracker, winners: Iterable[pa.RecordBatch], types: TypeOptions
 ) -> Iterator[KeyChanges]:
     """Changes of keys of a table, one of each, some at a time. Raises UnreadableRow,
     PipelineStopped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.row_arrays import Decoder, RowArrays
+from binlogd.snapshot.writing.row_arrays import RowArrays
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value, encode_insert
@@ -98,9 +98,8 @@ def keyed(kinds: list[FieldType], key: str) -> Table:
     )
 
 
-def decoder_of(table: Table) -> Decoder:
-    rows = RowDecoder(TableAt("d", table, 1, None, {}, may_lack_columns=True))
-    return Decoder(rows.insert, rows.defaults, frozenset())
+def decoder_of(table: Table) -> RowDecoder:
+    return RowDecoder(TableAt("d", table, 1, None, {}, may_lack_columns=True))
 
 
 def outcome(read: Callable[[], object]) -> object:
@@ -167,7 +166,7 @@ def check(table: Table, rows: list[bytes], types: TypeOptions) -> object:
     versions = np.ones(len(rows), np.int64)
 
     def one_by_one(losses: list[Counter[str]]) -> list[pa.Array]:
-        decoded = [decoder.decode(row) for row in rows]
+        decoded = [decoder.insert(row) for row in rows]
         return [
             each.build([row[each.column.id] for row in decoded], lost)
             for each, lost in zip(columns, losses, strict=True)
@@ -190,9 +189,10 @@ def test_rows_of_several_versions_lack_what_each_means() -> None:
     whole = encode_insert(table, {1: 5, 2: 6, 3: b"x"}, handle=5)
     cut = encode_insert(keyed([], "integer"), {1: 7}, handle=7)
 
-    def decoder(version: int) -> Decoder:
-        missing: dict[int, Any] = {2: version, 3: None}
-        return Decoder(lambda _: {}, lambda ids: {each: missing[each] for each in ids}, frozenset())
+    def decoder(version: int) -> RowDecoder:
+        key, number, text = table.columns
+        then = replace(number, origin_default=version)
+        return decoder_of(replace(table, columns=(key, then, text)))
 
     many = RowArrays(plan, columns, decoder)
     rows = pa.array([cut, whole, cut, cut], pa.binary())
