@@ -16,7 +16,7 @@ async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
     """What the directory was made with; a new one is made with `shards`, and in windows.
 
     Raises ConfigError for another count, as transactions would be torn apart, or a damaged file,
-    and OSError.
+    LogFailed and OSError.
     """
     if shards < 1:
         raise ConfigError(f"pump.shards is {shards}: at least 1 is needed")
@@ -25,8 +25,7 @@ async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
         routing = Routing(shards)
         await disk.write_whole(path, routing.to_bytes())
         return routing
-    (content,) = await disk.read(path, [(0, TEXT_BYTES_MAX)])
-    routing = _parsed(path, content)
+    routing = await kept_routing(pump, disk)
     if routing.shards != shards:
         raise ConfigError(
             f"pump.shards is {shards}, but {pump} was made with {routing.shards} shards ({path}): a"
@@ -45,10 +44,6 @@ async def kept_routing(pump: Path, disk: Disk) -> Routing:
         raise ConfigError(f"{path} is missing: {pump.parent} has no data of a Pump") from error
     except OSError as error:
         raise LogFailed(path, error) from error
-    return _parsed(path, content)
-
-
-def _parsed(path: Path, content: bytes) -> Routing:
     try:
         return Routing.from_bytes(content)
     except ValueError as error:

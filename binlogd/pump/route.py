@@ -103,7 +103,7 @@ class Router:
             share.bytes_held += len(item.payload) + ITEM_BYTES
             if item.tp == _PREWRITE:
                 if shown_ts[number] < high:
-                    share.items.append(_witness(high))
+                    share.items.append(Item(WITNESS, NO_TS, high, b""))
                     shown_ts[number] = high
             elif item.commit_ts > high:
                 high = shown_ts[number] = item.commit_ts
@@ -125,7 +125,3 @@ class Router:
         for number in behind:
             shown_ts[number] = high
         return [(number, high) for number in behind]
-
-
-def _witness(ts: Tso) -> Item:
-    return Item(WITNESS, NO_TS, ts, b"")

@@ -28,11 +28,6 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     commit_ts: Tso
     payload: bytes
 
-    @property
-    def index_ts(self) -> Tso:
-        """What counts for the max_ts of a segment: start_ts of a prewrite, 0 of a rollback."""
-        return self.start_ts if self.tp == BinlogType.PREWRITE else self.commit_ts
-
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """A record as the index files it; `length` is that of the payload.

@@ -565,11 +565,8 @@ class ValueLog:
         end = await self._scan(fid, min(self._flushed_at, size)).ended()
         if end.ending is not Ending.WHOLE:
             raise await self._damage(fid, end)
-        self._current = reopened = await self._disk.open_append(path, create=False)
-        await self._seal(reopened)
-        self._is_poisoned = False
-        self._current = None
-        await reopened.close()
+        self._current = await self._disk.open_append(path, create=False)
+        await self._seal_off(self._current)
         log.warning("segment_repaired", path=str(path), size_bytes=size)
 
     async def _failure(self, error: OSError) -> DiskFull | LogFailed:

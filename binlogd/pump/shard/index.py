@@ -268,10 +268,11 @@ class SqliteIndex:
     async def prewrites(self, start_ts: Sequence[Tso]) -> dict[Tso, Place]:
         """Where the prewrites of these transactions stand, as far as they are filed."""
         found = {}
-        for some in _pieces(start_ts):
+        for begin in range(0, len(start_ts), _ASKED):
+            some = start_ts[begin : begin + _ASKED]
             rows = await self._rows(
                 "SELECT start_ts, fid, offset, length FROM prewrites"
-                f" WHERE start_ts IN ({_marks(some)})",
+                f" WHERE start_ts IN ({','.join('?' * len(some))})",
                 some,
             )
             found.update({Tso(ts): Place(fid, offset, size) for ts, fid, offset, size in rows})
@@ -398,11 +399,3 @@ async def _check_format(path: Path, writer: Connection) -> None:
             f"{path} has format {rows[0][0]}, this binlogd knows {index_file.FORMAT}: use the"
             " version that wrote it, or delete the index, which is then made again from the log"
         )
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ",".join("?" * len(values))
-
-
-def _pieces(values: Sequence[Tso]) -> Iterable[Sequence[Tso]]:
-    return (values[begin : begin + _ASKED] for begin in range(0, len(values), _ASKED))

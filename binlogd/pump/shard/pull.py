@@ -97,10 +97,8 @@ class ShardSource:
             if after >= self._shard.window.floor:
                 return await self._from_window(after, watermark, held, alone=alone)
             return await self._from_index(after, filed_ts, held, alone=alone)
-        except CorruptRecord as error:
-            gc_ts = self._shard.filer.marks.gc_ts
-            if after < gc_ts:  # deleted while it was read
-                raise Behind(after, gc_ts) from error
+        except CorruptRecord:
+            self._check_not_gone(after)  # deleted while it was read
             raise
 
     async def _from_window(self, after: Tso, upto: Tso, held: Held, *, alone: bool) -> Pulled:

@@ -477,8 +477,8 @@ class Shard:
         """
         for commit in logged.suspects:
             self.filer.suspect(commit)
-        for commit_ts, start_ts in logged.unplaced:
-            self.filer.unplaced(commit_ts, start_ts)
+        for commit in logged.unplaced:
+            self.filer.unplaced(commit.commit_ts, commit.start_ts)
         for fid, needed_ts in logged.needed.items():
             self.log.note(fid, needed_ts=needed_ts)
         if logged.rollbacks and not self._options.believes_rollbacks:

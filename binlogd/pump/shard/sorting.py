@@ -47,15 +47,18 @@ class Group:
 
 
 class Logged:
-    """A group as the index files it, and what is left to do about it."""
+    """A group as the index files it, and what is left to do about it; or entries of the log, given
+    to a sorter again, which tell again what is late."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.size_bytes = 0  # of payloads
+        self.entries: list[Entry] = []  # of a group
+        self.size_bytes = 0  # of its payloads
         self.suspects: list[Entry] = []  # commits at or below the watermark
-        self.unplaced: list[tuple[Tso, Tso]] = []  # commits whose prewrite the sorter has not seen
+        self.unplaced: list[Entry] = []  # commits whose prewrite the sorter does not know
         self.needed: dict[FileId, Tso] = {}  # by segment, the newest commit of its prewrites
         self.rollbacks = 0
+        self.newest_ts = NO_TS  # of entries, what counts for the max_ts of their segment
+        self.newest_commit_ts = NO_TS
 
 
 def below(items: Sequence[Item], sorter: Sorter, window: Window, kept_ts: Tso) -> Tso:
@@ -107,7 +110,7 @@ def sort(
                 done.suspects.append(entries[-1])
             spot = sorter.outcome(start_ts, commit_ts)
             if spot is None:
-                done.unplaced.append((commit_ts, start_ts))
+                done.unplaced.append(entries[-1])
             elif spot[0] != needed_fid or commit_ts > needed_ts:  # neighbours are in one segment
                 needed_fid, needed_ts = spot[0], max(commit_ts, done.needed.get(spot[0], NO_TS))
                 done.needed[needed_fid] = needed_ts
@@ -116,22 +119,9 @@ def sort(
     return done
 
 
-class SortedAgain:
-    """What entries of the log, given to a sorter again, are: `unplaced` are commits whose prewrite
-    it does not know (that of a rollback long ago, or none), `suspects` those at or below the
-    watermark: the log tells again that a commit is late."""
-
-    def __init__(self) -> None:
-        self.unplaced: list[Entry] = []
-        self.suspects: list[Entry] = []
-        self.newest_ts = NO_TS  # what counts for the max_ts of their segment
-        self.newest_commit_ts = NO_TS
-        self.needed: dict[FileId, Tso] = {}  # by segment, the newest commit of its prewrites
-
-
-def sort_again(entries: Sequence[Entry], sorter: Sorter, now_s: float) -> SortedAgain:
+def sort_again(entries: Sequence[Entry], sorter: Sorter, now_s: float) -> Logged:
     """Gives entries of one segment to the sorter as they were given before."""
-    done = SortedAgain()
+    done = Logged()
     needed, prewrite_ts, newest_commit_ts = done.needed, NO_TS, NO_TS
     for entry in entries:
         tp, start_ts, commit_ts = entry.tp, entry.start_ts, entry.commit_ts
