@@ -86,7 +86,6 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     the java to start with its first options; without it Spark's own scripts are asked.
     """
 
-    version: int = SPEC_VERSION
     scratch: str
     cores: int = 2
     memory_mb: int = 1024

@@ -156,21 +156,15 @@ def row_bytes(rows: WalkedRows) -> int:
     return size // max(1, len(of.sequence))
 
 
-class TableDecoders:
-    """Row decoders by table."""
-
-    def __init__(self) -> None:
-        self._decoders = PerTable(RowDecoder)
-
-    def changes(self, rows: WalkedRows, seq: int) -> Iterator[Change]:
-        """The row changes of one table in their order. Raises UnreadableRow."""
-        moment = rows.commit_ts, rows.start_ts
-        try:
-            for kind, old, new in changes_of(rows.mutation, self._decoders.of(rows.table)):
-                yield Change(*moment, seq, _OPS[kind], rows.schema_version, old, new)
-                seq += 1
-        except CorruptRow as error:
-            raise UnreadableRow(rows.table.label, rows.commit_ts, str(error)) from error
+def decoded(decoders: PerTable[RowDecoder], rows: WalkedRows, seq: int) -> Iterator[Change]:
+    """The row changes of one table in their order. Raises UnreadableRow."""
+    moment = rows.commit_ts, rows.start_ts
+    try:
+        for kind, old, new in changes_of(rows.mutation, decoders.of(rows.table)):
+            yield Change(*moment, seq, _OPS[kind], rows.schema_version, old, new)
+            seq += 1
+    except CorruptRow as error:
+        raise UnreadableRow(rows.table.label, rows.commit_ts, str(error)) from error
 
 
 class Typed:
@@ -185,7 +179,7 @@ class Typed:
     def __init__(self, request: ReadRequest, wanted: TypedTable, schema: pa.Schema) -> None:
         self._request, self._wanted, self._schema = request, wanted, schema
         self._key_ids = key_ids(wanted.info)
-        self._decoders = TableDecoders()
+        self._decoders = PerTable(RowDecoder)
         self._layouts: dict[int, tuple[TableAt, list[_Source]]] = {}
         self._losses: Counter[str] = Counter()
 
@@ -206,7 +200,7 @@ class Typed:
                     yield from self._whole(table, chunk)
                     chunk, size = [], 0
                 table, each_bytes = step.table, row_bytes(step)
-                for change in self._by_key(self._decoders.changes(step, seq)):
+                for change in self._by_key(decoded(self._decoders, step, seq)):
                     chunk.append(change)
                     size += each_bytes
                     if len(chunk) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -363,7 +357,7 @@ class JsonRows:
 
     def __init__(self, request: ReadRequest) -> None:
         self._request = request
-        self._decoders = TableDecoders()
+        self._decoders = PerTable(RowDecoder)
         self._columns = PerTable(self._columns_of)
         self._losses: Counter[str] = Counter()
 
@@ -379,7 +373,7 @@ class JsonRows:
             if not self._request.wants(step.table.database, step.table.info.name):
                 continue
             each_bytes = row_bytes(step)
-            for change in self._decoders.changes(step, seq):
+            for change in decoded(self._decoders, step, seq):
                 held.append((step.table, change))
                 size += each_bytes
                 if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:

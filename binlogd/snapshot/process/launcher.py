@@ -84,7 +84,6 @@ class JobProcess:
         self._child, self._events, self._transport = child, events, transport
         self.log_path = log_path
         """What it and Spark print."""
-        self._is_started = False
         self._began = asyncio.get_running_loop().time()
 
     @classmethod
@@ -117,14 +116,6 @@ class JobProcess:
         """Of the child, and of the session that all its processes are in."""
         return self._child.pid
 
-    async def started(self) -> None:
-        """Waits until there is a Spark session. Raises ExportFailed."""
-        while not self._is_started:
-            event = await self._hear()
-            if event is None:
-                raise ExportFailed(await self._obituary())
-            self._take(event, lambda _: None)
-
     async def export(self, spec: ExportSpec, notice: Notice) -> Report:
         """What the job staged; one export at a time. Raises what the job failed with.
 
@@ -134,14 +125,15 @@ class JobProcess:
         while (event := await self._hear()) is not None:
             if isinstance(event, Staged):
                 return event.report
-            self._take(event, notice)
+            if isinstance(event, Started):
+                self._take_start(event)
+            else:
+                take(event, notice)
         raise ExportFailed(await self._obituary())
 
-    async def finish(self, grace_s: float) -> int:
-        """Lets the child come to its end by itself, all of its session within `grace_s`.
-
-        Its exit code. Raises ExportFailed with what it said, where it failed.
-        """
+    async def finish(self, grace_s: float) -> None:
+        """Lets the child come to its end by itself, all of its session within `grace_s`. Raises
+        ExportFailed with what it said, where it failed."""
         assert self._child.stdin is not None
         self._child.stdin.close()
         while (event := await self._hear()) is not None:
@@ -151,7 +143,6 @@ class JobProcess:
         await _wait_for_end(self._child.pid, grace_s)
         if code:
             raise ExportFailed(await self._obituary())
-        return code
 
     async def end(self) -> None:
         """Ends every process of the child's session, with force after a while."""
@@ -176,14 +167,7 @@ class JobProcess:
         line = await self._events.readline()
         return msgspec.json.decode(line, type=Event) if line else None
 
-    def _take(self, event: Event, notice: Notice) -> None:
-        if isinstance(event, Started):
-            self._take_start(event)
-        else:
-            take(event, notice)
-
     def _take_start(self, event: Started) -> None:
-        self._is_started = True
         seconds = asyncio.get_running_loop().time() - self._began
         log.info("spark_started", seconds=round(seconds, 2), version=event.spark_version)
         with self.log_path.open("rb") as said:

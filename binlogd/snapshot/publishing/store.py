@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -206,8 +207,7 @@ class Store:
 
     def _put(self, file: Path, name: str) -> None:
         with file.open("rb") as source, self._fs.open_output_stream(self._at(name)) as stream:
-            for block in _blocks(source):
-                stream.write(block)
+            shutil.copyfileobj(source, stream, BLOCK_BYTES)
 
     def _write(self, name: str, content: bytes) -> None:
         with whole_object(self._fs, self._at(name)) as stream:
@@ -243,8 +243,3 @@ def _stored(name: str, files: list[fs.FileInfo]) -> Stored:
     has_manifest = any(info.path.endswith(f"{name}/{MANIFEST_NAME}") for info in files)
     newest = max(info.mtime for info in files)
     return Stored(name, int(found[1]), has_manifest, newest)
-
-
-def _blocks(source: Any) -> Iterator[bytes]:
-    while block := source.read(BLOCK_BYTES):
-        yield block

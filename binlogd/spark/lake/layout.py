@@ -161,7 +161,7 @@ def _unfit(by: LaidBy, type_: pa.DataType, kind: Kind) -> str:
 
 
 def _values(by: LaidBy, rows: pa.RecordBatch) -> pa.Array:
-    values = rows.column(_place(by, rows.schema))
+    values = rows.column([field_id(each) for each in rows.schema].index(by.id))
     if by.unit:
         return pc.floor_temporal(values, unit=by.unit)
     if pa.types.is_string(values.type):
@@ -173,10 +173,6 @@ def _values(by: LaidBy, rows: pa.RecordBatch) -> pa.Array:
                 " with --cluster-by in the place of --partition-by"
             )
     return values
-
-
-def _place(by: LaidBy, schema: pa.Schema) -> int:
-    return next(at for at, each in enumerate(schema) if field_id(each) == by.id)
 
 
 def field_id(field: pa.Field) -> int:
