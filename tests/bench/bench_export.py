@@ -34,7 +34,7 @@ from binlogd.snapshot.log.prewrites import LogHeads, heads
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.process.launcher import JobProcess, running
 from binlogd.snapshot.process.preflight import warm_up
-from binlogd.snapshot.spec import ExportSpec, PinnedSegment, SessionSpec, TypeOptions
+from binlogd.snapshot.spec import ExportSpec, PinnedSegment, SessionSpec, Started, TypeOptions
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import DdlBinlog, catalog
 from binlogd.snapshot.writing import writer
@@ -113,7 +113,8 @@ class Job:
         return changes / seconds
 
     async def _started(self, child: JobProcess, began: float) -> None:
-        await child.started()
+        while not isinstance(event := await child._hear(), Started):
+            assert event is not None, "it ended before there was a session"
         seconds, cpu = time.perf_counter() - began, cpu_s(child.pid)
         report("export_session_start", seconds, "s", archive=bool(self._classes), cpu=cpu)
 
