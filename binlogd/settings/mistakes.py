@@ -50,7 +50,7 @@ def mistakes(tree: Mapping[str, Any], table: type[msgspec.Struct], text: str = "
     lines = _lines(text)
     found = []
     for path, key, what in _of_table(tree, table, "", ""):
-        line = lines.get(path) or lines.get(path.rpartition(".")[0].partition("[")[0])
+        line = lines.get(path) or lines.get(f"{path.rpartition('.')[0].partition('[')[0]} holds")
         found.append(f"line {line}: {key}: {what}" if line else f"{key}: {what}")
     return found
 
@@ -135,7 +135,9 @@ def right_form(kind: Any) -> str:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Line of each key by its path, `syncer.ignore-table[0].db-name`."""
+    """Line of each key by its path, `syncer.ignore-table[0].db-name`, and of what may hold others
+    in one line: under the header of a table there are lines of their own, or they are from
+    elsewhere."""
     found: dict[str, int] = {}
     lists: Counter[str] = Counter()
     prefix = ""
@@ -145,12 +147,14 @@ def _lines(text: str) -> dict[str, int]:
             name = _plain(name)
             found.setdefault(name, number)
             if brackets == "[[":
+                found.setdefault(f"{name} holds", number)
                 prefix = f"{name}[{lists[name]}]."
                 lists[name] += 1
             else:
                 prefix = f"{name}."
         elif key := _KEY.match(line):
             found.setdefault(prefix + _plain(key[1]), number)
+            found.setdefault(f"{prefix}{_plain(key[1])} holds", number)
     return found
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     url = f"http://{host}:{port}/status"
     try:
         _status(url)
-        sent = loop.run(feed_recording(directory, (host, int(port)), first=asked.first))
+        sent = loop.run(feed_recording(directory, (host.strip("[]"), int(port)), first=asked.first))
     except URLError as error:
         sys.exit(f"play: no binlogd answers at {url}: {error.reason}; start it first")
     except BinlogdError as error:

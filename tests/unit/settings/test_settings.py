@@ -66,6 +66,13 @@ def test_a_table_of_tables_is_given_as_toml_has_it(tmp_path: Path) -> None:
     assert read("", tmp_path, variable).config.syncer.ignore_table[0].tbl_name == "b"
 
 
+def test_what_is_wrong_in_a_variable_is_at_no_line_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"MEMORY_BUDGET: pump\.memory-budget: must be a number"):
+        read("[pump]\nshards = 4\n", tmp_path, {"BINLOGD_PUMP__MEMORY_BUDGET": "9 EiB"})
+    with pytest.raises(ConfigError, match=r"line 2: syncer\.to\.port: must be"):
+        read("[syncer]\nto = {port = 1.5}\n", tmp_path)
+
+
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
     environ = {"BINLOGD_ADDR": "127.0.0.1:2"}
     found = read('addr = "127.0.0.1:1"', tmp_path, environ, addr="127.0.0.1:3")
