@@ -1,7 +1,9 @@
-"""SQLite: connections that no end of a process waits for, and files made whole or not at all."""
+"""SQLite: connections that no end of a process waits for, files made whole or not at all, and errors
+that tell of a file or of what is around it."""
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from aiosqlite import Connection
 
 from binlogd.host.disk import sync_directory
 
-__all__ = ["Connection", "connection_to", "make_database"]
+__all__ = ["Connection", "connection_to", "is_damage", "make_database"]
 
 
 def connection_to(path: Path | str, **options: Any) -> Connection:
@@ -34,3 +36,11 @@ async def make_database(path: Path, script: str) -> None:
         await made.executescript(f"BEGIN; {script} COMMIT;")
     beside.rename(path)
     sync_directory(path.parent)
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether what SQLite raises tells of the file, and not of its surroundings: its schema does
+    not fit a question of ours, or its words are no text."""
+    if isinstance(error, sqlite3.OperationalError):
+        return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR
+    return isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError | OverflowError)

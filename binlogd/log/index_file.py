@@ -6,7 +6,6 @@ docs/FORMAT.md, index.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -101,14 +100,6 @@ def _sum_of(found: Mapping[str, object]) -> int:
 
 
 _NAMES = ("head_pointer", "handle_pointer", "max_commit_ts", "gc_ts", "first_fid", "boot_id")
-
-
-def is_damage(error: BaseException) -> bool:
-    """Whether what SQLite raises tells of the file, and not of its surroundings: its schema does
-    not fit a question of ours, or its words are no text."""
-    if isinstance(error, sqlite3.OperationalError):
-        return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR
-    return isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError | OverflowError)
 
 
 def segments_of(rows: Iterable[tuple[Any, ...]]) -> list[Segment]:

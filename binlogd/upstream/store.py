@@ -22,12 +22,13 @@ import google_crc32c
 import msgspec
 
 from binlogd.errors import ConfigError, Corrupt, UpstreamUnavailable
-from binlogd.host.database import Connection, connection_to, make_database
+from binlogd.host.database import Connection, connection_to, is_damage, make_database
 from binlogd.ports import Clock
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
 
 _REMEDY = "bring back a whole copy of it; of a new node, remove it"
+_LOOK = "see that it may be read and written, its disk works, and files may be opened (ulimit -n)"
 _INTEGRITY = "PRAGMA integrity_check(1)"
 """SQLite's pages have no checksums; but rows that are lost leave bytes that nobody has."""
 COPY = " (copy)"
@@ -120,7 +121,7 @@ class UpstreamStore:
             await connection.close()
             if isinstance(error, sqlite3.Error | ValueError):  # its words may be no text
                 reason = f"{path}: cannot be opened as a database: {error}"
-                raise ConfigError(reason, todo=_REMEDY) from error
+                raise ConfigError(reason, todo=_REMEDY if is_damage(error) else _LOOK) from error
             raise
         return cls(path, connection)
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
-from binlogd.host.database import Connection, connection_to
+from binlogd.host.database import Connection, connection_to, is_damage
 from binlogd.log import index_file, tally
 from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.pump.log.entry import Entry
@@ -378,7 +378,7 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if index_file.is_damage(error):
+        if is_damage(error):
             raise CorruptIndex(path, str(error)) from error
         if isinstance(error, sqlite3.Error):
             raise IndexUnavailable(path, str(error)) from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,7 +13,7 @@ from random import Random
 
 import pytest
 
-from binlogd.errors import BinlogdError
+from binlogd.errors import BinlogdError, ConfigError
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
 from binlogd.upstream.keyspace.store import KeyspaceStore
@@ -110,3 +112,26 @@ async def test_the_first_reason_of_a_skip_stays_also_without_a_checksum(tmp_path
     await store.put_skip(SkipEntry(SKIP.commit_ts, "another", 5))
     assert await store.skips() == [SKIP]
     await store.close()
+
+
+async def test_a_file_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
+    """Who removed it as advised would lose what the node has told: where a descriptor is missing,
+    for one."""
+    path = tmp_path / "upstream.db"
+    async with await UpstreamStore.open(path):
+        pass
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = set(map(int, os.listdir("/proc/self/fd")))
+    lowest = next(number for number in range(1 << 20) if number not in used)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match="cannot be opened as a database") as found:
+            await UpstreamStore.open(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "files may be opened (ulimit -n)" in found.value.todo
+    assert "remove" not in found.value.todo
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(ConfigError) as found:
+        await UpstreamStore.open(path)
+    assert "bring back a whole copy" in found.value.todo
