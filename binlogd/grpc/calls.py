@@ -29,6 +29,7 @@ _TIMEOUT_DIGITS_MAX: Final = 8
 _UNITS: Final = b"HMSmun"
 _TIMEOUT: Final = b"grpc-timeout"
 _NOTHING: Final[list[Field]] = []
+_NO_PIECES: Final[list[bytes]] = []
 
 _DATA_HEAD_BYTES: Final[int] = FRAME_HEAD_BYTES + MESSAGE_PREFIX_BYTES
 """A frame's, and the prefix of the message that it begins with."""
@@ -86,7 +87,7 @@ class Call:
         self.stream = stream
         self.inlet = inlet
         self.fields = fields
-        self.pieces: list[bytes] = []  # of a message in several frames
+        self.pieces = _NO_PIECES  # of a message in several frames
         self.size = 0  # received, prefix included
         self.returned = 0  # how many of these the peer may send again already
         self.counted = 0  # what the budget keeps for it
@@ -98,8 +99,11 @@ class Call:
         """What one more frame brings. The prefix is in one piece, and so are small neighbours:
         else a frame of two bytes would be held as an object."""
         pieces = self.pieces
-        last = len(pieces[-1]) if pieces else FRAME_BYTES_MAX + 1
-        if last < MESSAGE_PREFIX_BYTES or last + len(data) <= FRAME_BYTES_MAX:
+        if not pieces:
+            self.pieces = [data]
+        elif (
+            len(pieces[-1]) < MESSAGE_PREFIX_BYTES or len(pieces[-1]) + len(data) <= FRAME_BYTES_MAX
+        ):
             pieces[-1] += data
         else:
             pieces.append(data)
