@@ -19,6 +19,7 @@ import mmap
 import re
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 from typing import NamedTuple
@@ -65,6 +66,19 @@ def suffix_of(name: str) -> int | None:
     """The number of a file, None for a name that is no relay file's."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayFile:
+    """A file of the log. It holds transactions with a commit_ts above `base_ts`.
+
+    `starts_chain`: it does not continue the file before it, so a reader never crosses from there.
+    """
+
+    suffix: int
+    base_ts: Tso
+    starts_chain: bool
+    size_bytes: int
 
 
 class FrameKind(IntEnum):

@@ -32,6 +32,7 @@ from binlogd.relay.frame import (
     HEAD,
     FrameKind,
     RelayEntry,
+    RelayFile,
     RelayPos,
     encode_entries,
     encode_frame,
@@ -39,7 +40,6 @@ from binlogd.relay.frame import (
     file_name,
     frame_head,
 )
-from binlogd.relay.gc import RelayFile, deletable
 from binlogd.relay.reader import chain_of, list_files, spans
 from binlogd.tso import NO_TS, Tso
 
@@ -55,14 +55,23 @@ class RelayStatistics(msgspec.Struct, frozen=True):
 
     files: int
     size_bytes: int
-    base_ts: Tso
-    """What is above this can be restored."""
     last_ts: Tso
     entries_appended: int
     bytes_appended: int
-    groups_appended: int
-    files_collected: int
-    last_error: str
+
+
+def deletable(files: Sequence[RelayFile], saved_ts: Tso) -> list[int]:
+    """Numbers of the files that nobody needs any more, oldest first; never the newest one's.
+
+    Invariant. A reader that starts behind the saved checkpoint always finds a file whose head lies
+    at or before it. Why it holds: a file goes only when the *next* one begins at or before the
+    saved checkpoint. Not the applied one: what is not saved is read again after a crash.
+    """
+    needed = 0
+    for number, (_, following) in enumerate(pairwise(files)):
+        if following.base_ts <= saved_ts:
+            needed = number + 1
+    return [file.suffix for file in files[:needed]]
 
 
 class RelayWriter:
@@ -77,7 +86,7 @@ class RelayWriter:
         self._head_bytes = 0
         self._offset = 0
         self._last_ts = NO_TS
-        self._entries = self._bytes = self._groups = self._collected = 0
+        self._entries = self._bytes = 0
         self._last_error = ""
 
     async def open(self, *, after: Tso, snapshot: Callable[[], bytes]) -> None:
@@ -121,9 +130,8 @@ class RelayWriter:
         newest = self._files[-1]
         path = self._path(newest.suffix)
         last_ts, end = newest.base_ts, 0
-        async for frame in spans(
-            self._disk, path, newest.suffix, newest.size_bytes, is_last=True, comes_again=True
-        ):
+        frames = spans(self._disk, path, newest.size_bytes, is_last=True, comes_again=True)
+        async for frame in frames:
             self._head_bytes = self._head_bytes or frame.end
             last_ts, end = frame.commit_ts, frame.end
         if end < newest.size_bytes:
@@ -177,7 +185,6 @@ class RelayWriter:
         self._files[-1] = replace(newest, size_bytes=self._offset)
         self._entries += len(group)
         self._bytes += frame_bytes
-        self._groups += 1
 
     async def _append_in_pieces(
         self, file: AppendFile, at: RelayPos, group: Sequence[RelayEntry]
@@ -207,23 +214,21 @@ class RelayWriter:
             "relay_file_begun", suffix=suffix, base_ts=self._last_ts, head_bytes=self._head_bytes
         )
 
-    async def collect(self, saved_ts: Tso) -> int:
-        """Removes files that nobody needs once a checkpoint at `saved_ts` is stored: how many.
+    async def collect(self, saved_ts: Tso) -> None:
+        """Removes files that nobody needs once a checkpoint at `saved_ts` is stored.
 
         Raises LogFailed; the log is still good then, and the files go next time. But where the file
         was removed, into which the system would go on writing, the writer is useless from then on.
         """
-        suffixes = deletable(self._files, saved_ts)
         with disk_errors(self._directory):
             try:
                 (_,) = await self._disk.read(self._path(self._files[-1].suffix), [(0, 0)])
             except FileNotFoundError as error:
                 raise self._failure(error) from error
-            for suffix in suffixes:  # one by one: a crash in between must not leave a gap
+            for suffix in deletable(self._files, saved_ts):
+                # one by one: a crash in between must not leave a gap
                 await self._disk.remove([self._path(suffix)])
                 self._files.pop(0)
-                self._collected += 1
-        return len(suffixes)
 
     async def close(self) -> None:
         """Lets go of the file and the lock. Safe to call twice."""
@@ -233,17 +238,12 @@ class RelayWriter:
 
     def statistics(self) -> RelayStatistics:
         """How it stands; cheap."""
-        chain = chain_of(self._files)
         return RelayStatistics(
             files=len(self._files),
             size_bytes=sum(file.size_bytes for file in self._files),
-            base_ts=chain[0].base_ts if chain else self._last_ts,
             last_ts=self._last_ts,
             entries_appended=self._entries,
             bytes_appended=self._bytes,
-            groups_appended=self._groups,
-            files_collected=self._collected,
-            last_error=self._last_error,
         )
 
     def _path(self, suffix: int) -> Path:

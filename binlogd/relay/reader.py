@@ -23,6 +23,7 @@ from binlogd.relay.frame import (
     FrameKind,
     FramePlace,
     RelayEntry,
+    RelayFile,
     RelayPos,
     Torn,
     Whole,
@@ -32,7 +33,6 @@ from binlogd.relay.frame import (
     is_followed,
     suffix_of,
 )
-from binlogd.relay.gc import RelayFile
 from binlogd.tso import Tso
 
 
@@ -64,8 +64,9 @@ async def read_relay(disk: Disk, directory: Path, after: Tso) -> Relay:
             " cannot be restored from it"
         )
     files = list(chain[covering[-1] :])
-    head = await anext(_spans(disk, directory, files[0], is_last=len(files) == 1))
-    snapshot = await _body(disk, directory / file_name(files[0].suffix), head)
+    path, is_last = directory / file_name(files[0].suffix), len(files) == 1
+    head = await anext(spans(disk, path, files[0].size_bytes, is_last=is_last))
+    snapshot = await _body(disk, path, head)
     return Relay(snapshot, head.commit_ts, _batches(disk, directory, files))
 
 
@@ -77,7 +78,7 @@ async def _batches(
         path = directory / file_name(file.suffix)
         if file.base_ts != last_ts:
             raise CorruptRelay(path, 0, f"it continues {file.base_ts}, the log ended at {last_ts}")
-        async for span in _spans(disk, directory, file, is_last=file is files[-1]):
+        async for span in spans(disk, path, file.size_bytes, is_last=file is files[-1]):
             if span.kind is FrameKind.GROUP:
                 yield entries_of(path, span.begin - HEAD.size, await _body(disk, path, span))
                 last_ts = span.commit_ts
@@ -104,13 +105,15 @@ def scan(path: Path, data: Whole, suffix: int, *, is_last: bool) -> Iterator[Fra
 
 
 async def spans(
-    disk: Disk, path: Path, suffix: int, size: int, *, is_last: bool, comes_again: bool = False
+    disk: Disk, path: Path, size: int, *, is_last: bool, comes_again: bool = False
 ) -> AsyncIterator[FramePlace]:
-    """The same of a file of `size` bytes, of which no frame is held.
+    """The same of a file of a log, which has `size` bytes; no frame is held.
 
     With `comes_again` a last frame of any bytes is torn: after a loss of power nobody knows what
     stands where nothing was synced, and what it may have held is sent again.
     """
+    suffix = suffix_of(path.name)
+    assert suffix is not None, "a file of a log"
     at = RelayPos(suffix, 0)
     while at.offset < size:
         steps = _frame(path, size, at, is_last=is_last, comes_again=comes_again)
@@ -163,35 +166,21 @@ async def list_files(
         if suffix != found[0][0] + number:
             raise CorruptRelay(path, 0, f"the file before it, {file_name(suffix - 1)}, is missing")
         is_last = number + 1 == len(found)
-        file = await _file(disk, path, suffix, size_bytes, is_last=is_last, comes_again=comes_again)
-        if file is None and is_last:
+        frames = spans(disk, path, size_bytes, is_last=is_last, comes_again=comes_again)
+        head = await anext(frames, None)
+        if head is None and is_last:
             return files, suffix
-        if file is None:
+        if head is None:
             raise CorruptRelay(path, 0, "the file has no head, and is not the last one")
-        files.append(file)
+        is_start = head.kind is FrameKind.START
+        files.append(RelayFile(suffix, head.commit_ts, is_start, size_bytes))
     return files, None
-
-
-async def _file(
-    disk: Disk, path: Path, suffix: int, size_bytes: int, *, is_last: bool, comes_again: bool
-) -> RelayFile | None:
-    frames = spans(disk, path, suffix, size_bytes, is_last=is_last, comes_again=comes_again)
-    async for head in frames:
-        return RelayFile(suffix, head.commit_ts, head.kind is FrameKind.START, size_bytes)
-    return None
 
 
 def chain_of(files: Sequence[RelayFile]) -> Sequence[RelayFile]:
     """The newest run of files that continue each other; its first ones may be collected."""
     starts = [number for number, file in enumerate(files) if file.starts_chain]
     return files[starts[-1] :] if starts else files
-
-
-def _spans(
-    disk: Disk, directory: Path, file: RelayFile, *, is_last: bool
-) -> AsyncIterator[FramePlace]:
-    path = directory / file_name(file.suffix)
-    return spans(disk, path, file.suffix, file.size_bytes, is_last=is_last)
 
 
 async def _body(disk: Disk, path: Path, span: FramePlace) -> bytes:

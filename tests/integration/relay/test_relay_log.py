@@ -297,8 +297,7 @@ async def test_collecting_stays_behind_the_saved_checkpoint(relay_log: Log) -> N
             assert [each.commit_ts for each in entries] == list(range(ts - 4, ts + 1))
     statistics = writer.statistics()
     assert statistics.files == len(relay_log.files()) == 5
-    assert statistics.files_collected == 24
-    assert (statistics.base_ts, statistics.last_ts) == (24, 29)
+    assert statistics.last_ts == 29
     await writer.close()
 
 
@@ -335,7 +334,6 @@ async def test_a_failed_write_poisons_the_writer_until_it_is_opened_again(relay_
     for _ in range(2):
         with pytest.raises(LogFailed):
             await writer.append([entry(2)])
-    assert writer.statistics().last_error
     await writer.close()
     await writer.open(after=Tso(1), snapshot=bytes)
     await writer.append([entry(2)])
@@ -348,9 +346,9 @@ async def test_a_large_call_is_several_groups_and_all_of_it_comes_back(relay_log
     large = [entry(ts, size=7 << 20) for ts in (1, 2, 3, 4, 5)]
     writer = await relay_log.writer()
     await writer.append(large)
-    assert writer.statistics().groups_appended == 2
     await writer.close()
-    assert (await relay_log.read())[1] == large
+    groups = (await read_relay(relay_log.disk, relay_log.directory, Tso(0))).batches
+    assert [group async for group in groups] == [large[:3], large[3:]]
 
 
 CHILD = """

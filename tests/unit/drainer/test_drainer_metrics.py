@@ -15,7 +15,7 @@ from binlogd.relay.log import RelayStatistics
 from binlogd.status import BusyTable
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tidb.model import Table, TableAt
-from binlogd.tso import NO_TS, Tso, compose
+from binlogd.tso import Tso, compose
 from binlogd.wire.peek import Mutation
 from tests.support.deployment import expressions, selectors
 
@@ -78,13 +78,9 @@ def test_positions_are_physical_milliseconds() -> None:
             RelayStatistics(
                 files=2,
                 size_bytes=77,
-                base_ts=NO_TS,
                 last_ts=compose(7_000),
                 entries_appended=5,
                 bytes_appended=70,
-                groups_appended=1,
-                files_collected=0,
-                last_error="",
             ),
         )
     )

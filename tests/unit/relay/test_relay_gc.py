@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.relay.gc import RelayFile, deletable
+from binlogd.relay.frame import RelayFile
+from binlogd.relay.log import deletable
 from binlogd.tso import Tso
 
 
