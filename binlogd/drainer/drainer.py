@@ -24,7 +24,7 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.late_commits import KnownLateCommits
 from binlogd.drainer.measures import DrainerMeasures, DrainerMeasuresStatistics
-from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session
+from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session, Standing
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.errors import (
     BinlogdError,
@@ -124,9 +124,7 @@ class Drainer:
         self._mismatches = NO_TS, 0  # at one commit_ts: nothing behind it is walked before it
         self._checkpoint = Checkpoint(options.initial_commit_ts)
         self._first_ts = NO_TS
-        self._merge: MergeStatistics | None = None
-        self._sink: SinkStatistics | None = None
-        self._relay: RelayStatistics | None = None
+        self._left = Standing()
         self._measures = DrainerMeasures().statistics()
 
     async def run(self) -> None:
@@ -170,13 +168,12 @@ class Drainer:
 
     def statistics(self) -> DrainerStatistics:
         """How it stands; cheap."""
-        session, merge = self._session, self._merge
-        applied_ts, first_ts = self._checkpoint.commit_ts, self._first_ts
+        session, applied_ts, first_ts = self._session, self._checkpoint.commit_ts, self._first_ts
+        merge, sink, relay = self._left
         if session is not None:
-            merge, applied_ts = session.merge_statistics(), session.applied_ts
-            first_ts = session.first_ts or first_ts
+            merge, sink, relay = session.standing()
+            applied_ts, first_ts = session.applied_ts, session.first_ts or first_ts
         reached_ts = applied_ts or Tso(max(NO_TS, first_ts - 1))
-        sink = session.sink_statistics() if session else self._sink
         promised = (each.resolved_ts for each in merge.sources) if merge else ()
         newest_ts = max(promised, default=applied_ts)
         return DrainerStatistics(
@@ -198,7 +195,7 @@ class Drainer:
             retry_in_s=max(0.0, self._retry_at_s - asyncio.get_running_loop().time()),
             merge=merge,
             sink=sink,
-            relay=session.relay_statistics() if session else self._relay,
+            relay=relay,
             measures=self._measured(),
         )
 
@@ -301,8 +298,7 @@ class Drainer:
             self._first_ts = session.first_ts or self._first_ts
             self._skipped += session.skipped
             self._in_doubt += session.values_in_doubt
-            self._merge, self._sink = session.merge_statistics(), session.sink_statistics()
-            self._relay = session.relay_statistics()
+            self._left = session.standing()
 
     def _blocking(self, merge: MergeStatistics | None, applied_ts: Tso, newest_ts: Tso) -> str:
         if self._state in (DrainerState.STUCK, DrainerState.RETRYING):

@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from binlogd.drainer.filtering.route import TableRouter
-from binlogd.drainer.late import WORKS, Before, left_by
+from binlogd.drainer.late import WORKS, Kept, left_by
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptRow
@@ -70,13 +70,6 @@ _STEPS: dict[int, int] = {
 """Schema versions that a job makes; of others one. More of them tell of another job at work."""
 
 
-class _Kept(NamedTuple):
-    commit_ts: Tso
-    schema_version: int
-    change: TableChange
-    size_bytes: int
-
-
 class _Done(NamedTuple):
     commit_ts: Tso
     schema_version: int
@@ -110,7 +103,7 @@ class EarlyColumns:
 
     def __init__(self, schema: SchemaTracker, router: TableRouter, after: Tso) -> None:
         self._schema, self._router = schema, router
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[Kept] = deque()
         self._kept_bytes = 0
         self._last_ahead: OrderedDict[int, Tso] = OrderedDict()
         self._from_version = schema.version
@@ -223,7 +216,7 @@ class EarlyColumns:
         # tuples of their own: rows of a large binlog would keep all of it
         kinds = tuple(rows.inserted), tuple(rows.updated), tuple(rows.deleted)
         own = TableChange(change.table, Mutation(rows.table_id, *kinds, rows.sequence))
-        self._kept.append(_Kept(commit_ts, txn.schema_version, own, size_bytes))
+        self._kept.append(Kept(commit_ts, txn.schema_version, own, size_bytes))
         self._kept_bytes += size_bytes
         while len(self._kept) > KEPT_CHANGES_MAX or self._kept_bytes > KEPT_BYTES_MAX:
             gone = self._kept.popleft()
@@ -255,7 +248,7 @@ class EarlyColumns:
         others = {each.schema_version for each in self._done}
         turn = turn_of(ddl.job, ddl.commit_ts, others, max(known, default=0))
         came = [
-            Before(each.commit_ts, each.schema_version, each.change.mutation)
+            each
             for each in self._kept
             if each.change.table.info.id == before.id and each.commit_ts > began
         ]
@@ -294,7 +287,7 @@ class EarlyColumns:
         if last_ts <= since and is_complete:
             return None
         changes = [
-            each.change.mutation
+            each.rows
             for each in self._kept
             if each.change.table.info.id == table_id and each.commit_ts > since
         ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from binlogd.drainer.txn import TableChange
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import read_datum
 from binlogd.tidb.encode import encode_delete, encode_insert
@@ -20,6 +21,7 @@ from binlogd.tidb.moved_rows import Gone, MovedRows, hidden_id
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import Value
 from binlogd.tidb.turns import Turn
+from binlogd.tso import Tso
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, mutation_of, rows_of
 from binlogd.wire.mutation import Mutation
 
@@ -53,12 +55,18 @@ def without_repeats(mutation: Mutation) -> Mutation:
     return mutation_of(mutation.table_id, rows) if len(rows) < len(mutation.sequence) else mutation
 
 
-class Before(NamedTuple):
-    """Rows that came before a DDL of their table, in one transaction."""
+class Kept(NamedTuple):
+    """What one transaction changed in one table; `size_bytes` is what it takes in memory."""
 
-    commit_ts: int
+    commit_ts: Tso
     schema_version: int
-    rows: Mutation
+    change: TableChange
+    size_bytes: int
+
+    @property
+    def rows(self) -> Mutation:
+        """What happened to rows."""
+        return self.change.mutation
 
 
 class Left(NamedTuple):
@@ -74,7 +82,7 @@ WORKS = (ActionType.DROP_TABLE_PARTITION, ActionType.REORGANIZE_PARTITION)
 """Jobs before which rows came that a downstream has otherwise than TiDB."""
 
 
-def left_by(job: Job, before: Table, turn: Turn, came: Iterable[Before]) -> Left:
+def left_by(job: Job, before: Table, turn: Turn, came: Iterable[Kept]) -> Left:
     """What a job of `WORKS` leaves to be done of rows that came while it was at work."""
     is_drop = job.type == ActionType.DROP_TABLE_PARTITION
     if not is_drop and not before.has_hidden_id:
@@ -97,7 +105,7 @@ _There = tuple[int, bytes, dict[int, Value]]
 
 
 def _staying(
-    gone: Gone, after: PartitionLookup, before: Table, turn: Turn, came: Iterable[Before]
+    gone: Gone, after: PartitionLookup, before: Table, turn: Turn, came: Iterable[Kept]
 ) -> Left:
     """Rows that lie in the next partition, by their last state. Those that fit none were written
     when theirs was seen."""
@@ -121,7 +129,7 @@ def _staying(
     return Left(mutation_of(before.id, rows) if rows else None, doubtful)
 
 
-def _twice(gone: Gone, job: Job, before: Table, came: Iterable[Before]) -> Left:
+def _twice(gone: Gone, job: Job, before: Table, came: Iterable[Kept]) -> Left:
     """Rows that were inserted into an old and a new partition when the older ones had been copied:
     of two that are equal, one behind the other, TiDB has the one that is in the new partition."""
     rows: list[tuple[int, bytes]] = []

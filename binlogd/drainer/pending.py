@@ -135,7 +135,6 @@ class PendingTransactions(Generic[T]):
             txns_queued=len(self._items),
             rows_queued=self._rows,
             bytes_written=bytes_written,
-            last_error=str(self._failure or ""),
         )
 
     async def _wait(self) -> None:

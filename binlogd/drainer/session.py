@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -126,6 +126,14 @@ class DrainerPorts:
     cannot be told any more."""
 
 
+class Standing(NamedTuple):
+    """How the sources, the sink and the relay log stand; None before they are there."""
+
+    merge: MergeStatistics | None = None
+    sink: SinkStatistics | None = None
+    relay: RelayStatistics | None = None
+
+
 class Session:
     """Made for one `run`. `former` is the checkpoint that the session before it left."""
 
@@ -152,9 +160,7 @@ class Session:
         """Up to where transactions were translated: of what is beyond, no schema is known yet."""
         self._fault: Exception | None = None
         """Of somebody who looked from outside; the session ends by it."""
-        self._sink_seen: SinkStatistics | None = None
-        self._merge_seen: MergeStatistics | None = None
-        self._relay_seen: RelayStatistics | None = None
+        self._seen = Standing()
         self._is_settled = False
         """A consistent checkpoint is saved, and nothing was done since."""
         self.checkpoint = Checkpoint(options.initial_commit_ts)
@@ -231,26 +237,19 @@ class Session:
     @property
     def values_in_doubt(self) -> int:
         """Times that something was said to be in doubt."""
-        sink = self.sink_statistics()
+        sink = self.standing().sink
         in_doubt = self._walk.values_in_doubt if self._walk is not None else 0
         return in_doubt + (sink.values_in_doubt if sink is not None else 0)
 
-    def sink_statistics(self) -> SinkStatistics | None:
-        """How the sink stands."""
-        self._sink_seen = self._looked(self._sink.statistics, self._sink_seen)
-        return self._sink_seen
-
-    def merge_statistics(self) -> MergeStatistics | None:
-        """How the sources stand; None before the first pull."""
+    def standing(self) -> Standing:
+        """As it was before, of what cannot be looked at."""
+        merge, sink, relay = self._seen
         if self._stream is not None:
-            self._merge_seen = self._looked(self._stream.statistics, self._merge_seen)
-        return self._merge_seen
-
-    def relay_statistics(self) -> RelayStatistics | None:
-        """How the relay log stands; None where there is none."""
+            merge = self._looked(self._stream.statistics, merge)
         if self._relay is not None:
-            self._relay_seen = self._looked(self._relay.statistics, self._relay_seen)
-        return self._relay_seen
+            relay = self._looked(self._relay.statistics, relay)
+        self._seen = Standing(merge, self._looked(self._sink.statistics, sink), relay)
+        return self._seen
 
     @property
     def applied_ts(self) -> Tso:

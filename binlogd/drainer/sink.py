@@ -53,8 +53,6 @@ class SinkStatistics:
     rows_queued: int = 0
     bytes_written: int = 0
     retries: int = 0
-    last_error: str = ""
-    """"" while all is well."""
     retries_by_kind: Mapping[str, int] = field(default_factory=dict)
     """`retries` by what was in the way: contention, connection, read-only, no-room."""
     query_seconds: Mapping[str, HistogramStatistics] = field(default_factory=dict)

@@ -159,7 +159,6 @@ class MemorySink:
             rows_queued=0,
             bytes_written=0,
             retries=0,
-            last_error="",
         )
 
     def _check_up(self) -> None:

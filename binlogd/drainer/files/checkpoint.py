@@ -31,7 +31,7 @@ class DurableUpTo(msgspec.Struct, frozen=True):
 
     file: str
     offset: int
-    commit_ts: Tso
+    commit_ts: Tso = msgspec.field(name="commitTS", default=NO_TS)
 
 
 class Savepoint(msgspec.Struct, frozen=True):
@@ -83,17 +83,13 @@ class Savepoint(msgspec.Struct, frozen=True):
         checkpoint = Checkpoint(
             Tso(stored.commit_ts), stored.consistent, stored.schema_version, stored.ts_map
         )
-        return cls(checkpoint, stored.written.value() if stored.written else None)
+        written = stored.written
+        place = DurableUpTo(written.file, written.offset, written.commit_ts) if written else None
+        return cls(checkpoint, place)
 
 
-class _StoredWritten(msgspec.Struct):
-    file: str
-    offset: int
-    commit_ts: int = msgspec.field(name="commitTS", default=NO_TS)
+class _StoredWritten(DurableUpTo, frozen=True):
     checksum: str = ""
-
-    def value(self) -> DurableUpTo:
-        return DurableUpTo(self.file, self.offset, Tso(self.commit_ts))
 
 
 class _Stored(msgspec.Struct):

@@ -122,7 +122,8 @@ class MySqlSink:
         self._restart, self._low_ts = Restart((), None), NO_TS
         self._is_laid_out = False
         self._tables = Tables(options.shapes, self._described, self.flush, self._store.note_shape)
-        self._retired = LaneCounters()
+        self._retired: list[LaneCounters] = []
+        """Of the layouts before this one."""
         self._watch = DdlWatch(server)
         self._positions = Positions() if options.has_positions else None
         self._ddls = self._in_doubt = 0
@@ -237,7 +238,7 @@ class MySqlSink:
 
     def statistics(self) -> SinkStatistics:
         """See Sink."""
-        counters = [self._retired]
+        counters = self._retired[:]
         positions: Sequence[LanePosition] = ()
         rows_queued = txns_queued = 0
         if (applier := self._applier) is not None:
@@ -258,7 +259,6 @@ class MySqlSink:
             retries=retries.total(),
             retries_by_kind=dict(retries),
             ddl=self._watch.running,
-            last_error=next((each.last_error for each in counters if each.last_error), ""),
             query_seconds=self._server.times.statistics(),
             rows_not_found=sum(each.rows_not_found for each in counters),
             values_in_doubt=self._in_doubt,
@@ -309,21 +309,12 @@ class MySqlSink:
         async with self._laying_out:
             await self._store.lay_out(before.positions, positions)
             log.info("lanes_laid_out", before=len(before.positions), lanes=wanted)
-            for writer in before.writers:
-                self._retire(writer.counters)
+            self._retired += [writer.counters for writer in before.writers]
             self._applier = await self._made(positions, level=True)
         self._tables.begin({}, is_noting=not self._options.is_transactional)
         self._is_laid_out = True
         before.close()
         return self._applier
-
-    def _retire(self, counters: LaneCounters) -> None:
-        retired = self._retired
-        retired.rows += counters.rows
-        retired.txns += counters.txns
-        retired.bytes_written += counters.bytes_written
-        retired.rows_not_found += counters.rows_not_found
-        retired.retries.update(counters.retries)
 
     # --- tables ----------------------------------------------------------------------------
 

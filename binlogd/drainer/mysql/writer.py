@@ -66,7 +66,6 @@ class LaneCounters:
     rows_not_found: int = 0
     """Rows to be changed that were not there, where the rule is not to stop."""
     statements_warned: int = 0
-    last_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,6 @@ class RowWriter:
     def note_retry(self, error: DownstreamUnavailable) -> None:
         """Counts it, and lets go of a connection that cannot be used any more."""
         self.counters.retries[RETRY_KINDS.get(type(error), "connection")] += 1
-        self.counters.last_error = str(error)
         if not isinstance(error, TryAgain):
             self.drop()
 
@@ -146,7 +144,6 @@ class RowWriter:
         """The part is committed."""
         self.counters.rows += part.changes
         self.counters.txns += part.txn_count
-        self.counters.last_error = ""
 
     async def begin(self, session: SqlSession) -> None:
         """What each transaction begins with. Raises as `SqlSession.run`."""

@@ -172,10 +172,8 @@ async def test_a_lock_of_somebody_else_is_waited_for(
             async with running(sink):
                 await sink.submit(TXNS)
                 await until(lambda: sink.statistics().retries_by_kind.get("contention"))
-                assert "1205" in sink.statistics().last_error
                 other.execute("ROLLBACK")
                 await sink.flush()
-                assert sink.statistics().last_error == ""
     finally:
         db.execute("SET GLOBAL innodb_lock_wait_timeout = 50")
     assert db.execute(ROWS) == [(b"200", b"200")]
@@ -239,7 +237,6 @@ async def test_a_read_only_downstream_is_waited_for(db: MariaDb) -> None:
             db.execute("SET GLOBAL read_only = 1")
             await sink.submit(TXNS[10:])
             await until(lambda: sink.statistics().retries_by_kind.get("read-only"))
-            assert "is read-only" in sink.statistics().last_error
             db.execute("SET GLOBAL read_only = 0")
             await sink.flush()
     finally:

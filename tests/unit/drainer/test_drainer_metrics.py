@@ -73,7 +73,6 @@ def test_positions_are_physical_milliseconds() -> None:
                 rows_queued=10,
                 bytes_written=99,
                 retries=0,
-                last_error="",
             ),
             RelayStatistics(
                 files=2,

@@ -8,7 +8,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from binlogd.drainer.late import Before, Left, followed, left_by, without_repeats
+from binlogd.drainer.late import Kept, Left, followed, left_by, without_repeats
+from binlogd.drainer.txn import TableChange
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
 from binlogd.tidb.kinds import (
     DELETE,
@@ -20,12 +21,21 @@ from binlogd.tidb.kinds import (
     PartitionKind,
     Tp,
 )
-from binlogd.tidb.model import Column, FieldType, Job, Table, job_from_json, table_to_json
+from binlogd.tidb.model import (
+    Column,
+    FieldType,
+    Job,
+    Table,
+    TableAt,
+    job_from_json,
+    table_to_json,
+)
 from binlogd.tidb.moved_rows import Doubt
 from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tidb.turns import turn_of
+from binlogd.tso import Tso
 from binlogd.wire.in_order import mutation_of
 from binlogd.wire.mutation import Mutation
 
@@ -173,7 +183,12 @@ def test_a_ddl_is_forgotten_when_no_row_can_be_older() -> None:
     assert not moved.pasts
 
 
-def left(kind: int, before: Table, after: Table, *came: Before) -> Left:
+def kept(commit_ts: int, version: int, changed: Mutation) -> Kept:
+    at = TableAt("shop", table(LOW, HIGH), 5, None, {}, may_lack_columns=False)
+    return Kept(Tso(commit_ts), version, TableChange(at, changed), 0)
+
+
+def left(kind: int, before: Table, after: Table, *came: Kept) -> Left:
     made = job(kind, after)
     return left_by(made, before, turn_of(made, DONE, ()), came)
 
@@ -185,9 +200,9 @@ def test_rows_that_no_longer_saw_a_dropped_partition_are_written_again(*, is_key
         ActionType.DROP_TABLE_PARTITION,
         before,
         after,
-        Before(1010, 6, rows(before, (INSERT, 1, 1))),
-        Before(1020, 7, rows(before, (INSERT, 2, 2), (INSERT, 3, 3), (INSERT, 15, 4))),
-        Before(1030, 8, rows(before, (INSERT, 4, 5), (DELETE, 3, 3))),
+        kept(1010, 6, rows(before, (INSERT, 1, 1))),
+        kept(1020, 7, rows(before, (INSERT, 2, 2), (INSERT, 3, 3), (INSERT, 15, 4))),
+        kept(1030, 8, rows(before, (INSERT, 4, 5), (DELETE, 3, 3))),
     )
     assert found.doubtful == 1  # the first: what it saw nobody knows
     assert found.rows == rows(before, (INSERT, 2, 2), (INSERT, 4, 5))
@@ -196,13 +211,13 @@ def test_rows_that_no_longer_saw_a_dropped_partition_are_written_again(*, is_key
 def test_the_last_state_of_a_row_is_written_again() -> None:
     before = table(LOW, HIGH)
     change = rows(before, (INSERT, 2, 0), (UPDATE, 2, 8))
-    found = left(ActionType.DROP_TABLE_PARTITION, before, table(HIGH), Before(1020, 7, change))
+    found = left(ActionType.DROP_TABLE_PARTITION, before, table(HIGH), kept(1020, 7, change))
     assert found == Left(rows(before, (INSERT, 2, 8)))
 
 
 def test_a_row_that_would_fit_no_partition_saw_its_own() -> None:
     before, after = table(LOW, HIGH), table(LOW)
-    came = Before(1020, 6, rows(before, (INSERT, 15, 1)))
+    came = kept(1020, 6, rows(before, (INSERT, 15, 1)))
     assert left(ActionType.DROP_TABLE_PARTITION, before, after, came) == Left()
 
 
@@ -217,8 +232,8 @@ def test_of_a_row_that_is_written_twice_behind_the_copying_one_is_taken_out(
         ActionType.REORGANIZE_PARTITION,
         before,
         after,
-        Before(COPIED, 7, twice),
-        Before(COPIED + 1, 8, twice),
+        kept(COPIED, 7, twice),
+        kept(COPIED + 1, 8, twice),
     )
     assert found == Left(None if is_keyed else rows(before, (DELETE, 15, 3)))
     moved = tracker_after(ActionType.REORGANIZE_PARTITION, before, after).moved
