@@ -14,15 +14,13 @@ import re
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 
-from binlogd.tidb.cast_times import number_text, rounded_number
+from binlogd.tidb.cast_times import Cast, number_text, rounded_number
 from binlogd.tidb.columns import shortest_single, single
 from binlogd.tidb.families import COUNTED, LABELLED, STRINGS, TIMES, Family, family_of
 from binlogd.tidb.jsonb import double_text, json_bytes, json_text
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
-
-Cast = Callable[[Value], Value]
 
 _WIDE = Context(prec=200)
 _EXPONENT_MAX = 400

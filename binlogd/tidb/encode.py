@@ -77,9 +77,12 @@ def datum_of(column: Column, value: Value) -> bytes:
     """The datum of a value in a row. Raises ValueError if the column cannot hold it."""
     if value is None:
         return _NULL
-    encode = _encoder_of(column)
+    form = form_of(column)
+    if form is None:
+        tp = column.field_type.tp
+        raise ValueError(f"column {column.name} has the type {tp:d}, which no row can hold")
     try:
-        return encode(column, value)
+        return _ENCODERS[form](column, value)
     except (TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"column {column.name} cannot hold a {type(value).__name__}") from error
 
@@ -168,15 +171,6 @@ def _integer(flag: Flag, value: int) -> bytes:
     return bytes((flag,)) + (varint(value) if flag == Flag.VARINT else uvarint(value))
 
 
-def _encoder_of(column: Column) -> Callable[[Column, Value], bytes]:
-    form = form_of(column)
-    if form is None:
-        raise ValueError(
-            f"column {column.name} has the type {column.field_type.tp:d}, which no row can hold"
-        )
-    return _ENCODERS[form]
-
-
 def _signed(column: Column, value: Value) -> bytes:
     return _integer(Flag.VARINT, _within(column, value, -(1 << 63), 1 << 63))
 
@@ -220,8 +214,7 @@ def _text(value: Value) -> str:
     return value
 
 
-_Encoder = Callable[[Column, Value], bytes]
-_ENCODERS: dict[Form, _Encoder] = {
+_ENCODERS: dict[Form, Callable[[Column, Value], bytes]] = {
     Form.SIGNED: _signed,
     Form.UNSIGNED: _unsigned,
     Form.BYTES: _string,

@@ -62,7 +62,8 @@ class Past:
         except Unplaceable as error:
             self.reason = str(error)
         is_exchange = self.job.type == ActionType.EXCHANGE_TABLE_PARTITION
-        if is_exchange and (self.plain is None or not _has_ids(self.plain, self.before)):
+        plain = self.plain.columns if self.plain is not None else ()
+        if is_exchange and [each.id for each in plain] != [each.id for each in self.before.columns]:
             self.reason = "the columns of the two tables have different ids"
 
     @property
@@ -258,8 +259,3 @@ def hidden_id(kind: int, row: bytes) -> bytes:
 def decoder_of(info: Table) -> RowDecoder:
     """Of rows that may be older or newer than the table."""
     return RowDecoder(TableAt("", info, 0, None, {}, may_lack_columns=True))
-
-
-def _has_ids(one: Table, other: Table) -> bool:
-    """Whether rows of one can be read as rows of the other."""
-    return [each.id for each in one.columns] == [each.id for each in other.columns]

@@ -72,7 +72,7 @@ class RowDecoder:
 
     def columns_held(self, update: bytes) -> frozenset[int]:
         """The ids of the columns whose values an update row itself has. Raises CorruptRow."""
-        return _guarded("an update", self._held, update)
+        return _guarded("an update", lambda row: frozenset(self._halves(row)[0]), update)
 
     def defaults(self, columns: Iterable[int]) -> dict[int, Value]:
         """What it means that a row lacks these columns."""
@@ -122,9 +122,6 @@ class RowDecoder:
             names = ", ".join(self._columns[each].name for each in sorted(old.keys() ^ new.keys()))
             raise CorruptRow(f"one value only of {names}")
         return old, new
-
-    def _held(self, row: bytes) -> frozenset[int]:
-        return frozenset(self._halves(row)[0])
 
     def _delete(self, row: bytes) -> dict[int, Value]:
         values: dict[int, Value] = {}

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from binlogd.errors import MalformedBinlog
-from binlogd.wire.fields import BYTES, VARINT, each_field, end_of, field_at, read_uvarint, uvarint
+from binlogd.wire.fields import (
+    BYTES,
+    VARINT,
+    each_field,
+    end_of,
+    field_at,
+    last_fields,
+    read_uvarint,
+    uvarint,
+)
 
 WRITE_BATCH = "/binlogd.BatchWriter/Write"
 BINLOGS_MAX = 65_536
@@ -108,16 +117,9 @@ def decode_answer(message: bytes) -> BatchAnswer:
 
 
 def _refusal(message: bytes) -> Refusal:
-    position = status = 0
-    text = b""
-    for field in each_field(message, "Refusal", _REFUSAL):
-        if field.number == 1:
-            position = field.value
-        elif field.number == 2:
-            status = field.value
-        elif field.number == 3:
-            text = message[field.value : field.end]
-    return Refusal(position, status, text.decode("utf-8", "replace"))
+    found = last_fields(message, "Refusal", _REFUSAL)
+    text = found.get(3, b"").decode("utf-8", "replace")
+    return Refusal(found.get(1, 0), found.get(2, 0), text)
 
 
 def _varint(tag: bytes, value: int) -> bytes:

@@ -20,7 +20,16 @@ from binlogd.errors import MalformedBinlog
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.tidb.varint import bytes_field
 from binlogd.tso import Tso
-from binlogd.wire.fields import BYTES, VARINT, each_field, int64, read_uvarint, signed, uvarint
+from binlogd.wire.fields import (
+    BYTES,
+    VARINT,
+    each_field,
+    int64,
+    last_fields,
+    read_uvarint,
+    signed,
+    uvarint,
+)
 from binlogd.wire.stamps import COMMIT_AT, START_AT, TIMESTAMP_BYTES, is_stamped
 
 
@@ -76,13 +85,8 @@ def decode_write_request(message: bytes) -> WriteRequest:
         length, pos = read_uvarint(message, head.end())
         if pos + length == len(message):
             return WriteRequest(_cluster_id(head[1]), message[pos:])
-    cluster_id, payload = 0, b""
-    for number, value, _, end in each_field(message, "WriteBinlogReq", _WRITE):
-        if number == 1:
-            cluster_id = value
-        elif number == 2:
-            payload = message[value:end]
-    return WriteRequest(cluster_id, payload)
+    found = last_fields(message, "WriteBinlogReq", _WRITE)
+    return WriteRequest(found.get(1, 0), found.get(2, b""))
 
 
 @lru_cache(64)  # that of all calls but those of somebody who is lost
@@ -106,10 +110,7 @@ def write_request_head(begin: bytes, *, message_bytes: int) -> WriteRequestHead 
 
 def decode_write_answer(message: bytes) -> str:
     """WriteBinlogResp.errmsg; empty when the binlog is durable. Raises MalformedBinlog."""
-    errmsg = b""
-    for number, value, _, end in each_field(message, "WriteBinlogResp", _WRITE_ANSWER):
-        if number == 1:
-            errmsg = message[value:end]
+    errmsg: bytes = last_fields(message, "WriteBinlogResp", _WRITE_ANSWER).get(1, b"")
     return errmsg.decode("utf-8", "replace")
 
 
@@ -180,7 +181,8 @@ def decode_pull_answer(message: bytes) -> CommittedBinlog:
     if tail is not None:
         start_ts, commit_ts = int64(tail[1]), int64(tail[2])
     else:
-        start_ts, commit_ts = _meta(meta)
+        numbers = last_fields(meta, "Meta", _META)
+        start_ts, commit_ts = signed(numbers.get(1, 0)), signed(numbers.get(2, 0))
     return CommittedBinlog(Tso(start_ts), Tso(commit_ts), message[payload_at:payload_end])
 
 
@@ -219,13 +221,3 @@ def _pieces(payload: Payload, chunk_bytes: int) -> Iterator[bytes]:
     view = memoryview(payload)
     for at in range(0, len(payload), chunk_bytes):
         yield bytes(view[at : at + chunk_bytes])
-
-
-def _meta(meta: bytes) -> tuple[int, int]:
-    start_ts = commit_ts = 0
-    for field in each_field(meta, "Meta", _META):
-        if field.number == 1:
-            start_ts = signed(field.value)
-        elif field.number == 2:
-            commit_ts = signed(field.value)
-    return start_ts, commit_ts

@@ -7,7 +7,7 @@ see and compare them. Source: gogo/protobuf plugin/unmarshal and its skip functi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from binlogd.errors import MalformedBinlog
 from binlogd.tidb.varint import uvarint as uvarint
@@ -40,6 +40,15 @@ def each_field(
         field = field_at(data, pos, message, names)
         pos = field.end
         yield field
+
+
+def last_fields(data: bytes, message: str, names: Mapping[int, tuple[str, int]]) -> dict[int, Any]:
+    """By its number the last of each field that is there: a varint's value, or bytes."""
+    return {
+        number: value if names[number][1] == VARINT else data[value:end]
+        for number, value, _, end in each_field(data, message, names)
+        if number
+    }
 
 
 def field_at(data: bytes, begin: int, message: str, names: Mapping[int, tuple[str, int]]) -> Field:

@@ -9,7 +9,6 @@ Source: pingcap/tipb proto/binlog/binlog.proto.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -41,8 +40,9 @@ _TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
     5: ("DeletedPks", BYTES),
     6: ("DeletedRows", BYTES),
 }
+_KINDS = {2: INSERT, 3: UPDATE, 6: DELETE}
+"""Of rows, by the number of their field."""
 _DELETED_IDS, _SEQUENCE = 4, 7  # packed or not
-_SEQUENCE_RUN = re.compile(rb"(?:\x38[\x00-\x7f])+")
 _TABLE_ID: Final = 0x08
 
 
@@ -174,40 +174,22 @@ def _large_table_mutation(data: Payload, table_id: int, pos: int, end: int) -> M
 
 
 def _any_table_mutation(data: bytes) -> Mutation:
-    table_id, sequence = 0, bytearray()
-    inserted: list[bytes] = []
-    updated: list[bytes] = []
-    deleted: list[bytes] = []
-    rows = {0x12: inserted, 0x1A: updated, 0x32: deleted}
-    pos, end = 0, len(data)
-    while pos < end:
-        tag = data[pos]
-        of_kind = rows.get(tag)
-        if of_kind is not None:
-            length = data[pos + 1] if pos + 1 < end else 0x80
-            if length < 0x80:  # short rows are many: no call for them
-                begin, pos = pos + 2, pos + 2 + length
-            else:
-                length, begin = read_uvarint(data, pos + 1)
-                pos = begin + length
-            if pos > end:
-                pos = end_of(data, begin, length)
-            of_kind.append(data[begin:pos])
-        elif run := _SEQUENCE_RUN.match(data, pos):
-            sequence += run[0][1::2]
-            pos = run.end()
-        else:
-            field = _unusual_field(data, pos, sequence)
-            if field.number == 1:
-                table_id = signed(field.value)
-            elif field.number << 3 | BYTES in rows:
-                rows[field.number << 3 | BYTES].append(data[field.value : field.end])
-            pos = field.end
-    return Mutation(table_id, inserted, updated, deleted, _checked(sequence, rows))
+    """As the Go decoder reads it, field by field."""
+    table_id, sequence, pos = 0, bytearray(), 0
+    rows: dict[int, list[bytes]] = {INSERT: [], UPDATE: [], DELETE: []}
+    while pos < len(data):
+        field = _field(data, pos, sequence)
+        if field.number == 1:
+            table_id = signed(field.value)
+        elif field.number in _KINDS:
+            rows[_KINDS[field.number]].append(data[field.value : field.end])
+        pos = field.end
+    _check(sequence, rows)
+    return Mutation(table_id, rows[INSERT], rows[UPDATE], rows[DELETE], bytes(sequence))
 
 
-def _unusual_field(data: bytes, begin: int, sequence: bytearray) -> Field:
-    """A field that is no plain row and no run of the sequence."""
+def _field(data: bytes, begin: int, sequence: bytearray) -> Field:
+    """Any field; kinds of rows are added to the sequence."""
     tag, pos = read_uvarint(data, begin)
     number, wire_type = field_number(tag), tag & 7
     if number not in (_DELETED_IDS, _SEQUENCE):
@@ -226,17 +208,16 @@ def _unusual_field(data: bytes, begin: int, sequence: bytearray) -> Field:
     return Field(number, 0, begin, end)
 
 
-def _checked(sequence: bytearray, rows: Mapping[int, list[bytes]]) -> bytes:
-    kinds = {INSERT: rows[0x12], UPDATE: rows[0x1A], DELETE: rows[0x32]}
-    for kind, of_kind in kinds.items():
+def _check(sequence: bytearray, rows: Mapping[int, list[bytes]]) -> None:
+    """Raises MalformedBinlog where they contradict each other."""
+    for kind, of_kind in rows.items():
         if sequence.count(kind) != len(of_kind):
             raise MalformedBinlog(
                 f"TableMutation: the sequence has {sequence.count(kind)} entries of kind {kind},"
                 f" the list has {len(of_kind)} rows"
             )
-    if sum(map(len, kinds.values())) != len(sequence):
+    if sum(map(len, rows.values())) != len(sequence):
         raise MalformedBinlog("TableMutation: the sequence has kinds other than 0, 1 and 4")
-    return bytes(sequence)
 
 
 def encode_table_mutation(table: Mutation) -> bytes:

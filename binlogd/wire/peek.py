@@ -94,7 +94,7 @@ def head_and_canonical(payload: bytes) -> tuple[Head, bytes]:
     marks = _marks(payload)
     if marks is not None:
         return _head(marks), payload
-    fields = _scan_in_place(payload)
+    fields = _scan(payload, memoryview(payload))  # which nothing is copied out of
     head = Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
     rebuilt = _encode(fields)
     return head, payload if rebuilt == payload else rebuilt
@@ -535,11 +535,6 @@ class _Fields(NamedTuple):
     ddl_job_id: int = 0
     ddl_schema_state: int = 0
     unknown: bytes = b""
-
-
-def _scan_in_place(payload: bytes) -> _Fields:
-    """The fields as views of the payload, which must outlive them: nothing is copied."""
-    return _scan(payload, memoryview(payload))
 
 
 def _scan(payload: bytes, cut_from: _Bytes) -> _Fields:
