@@ -14,7 +14,6 @@ from binlogd.drainer.ddl.trash_names import TrashStatistics
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.measures import DrainerMeasuresStatistics, FileStatistics
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.errors import Failure
 from binlogd.merge.merge import MergeStatistics, SourcePosition
 from binlogd.relay.log import RelayStatistics
 from binlogd.status import DownstreamStatus, DrainerStatus, FailureStatus, SourceStatus, TrashStatus
@@ -229,13 +228,16 @@ def drainer_status(
 ) -> DrainerStatus:
     """`newest` is the newest commit_ts that arrived anywhere; `node_state` is what operators have
     made of the Drainer."""
-    failed, sink = now.state is not DrainerState.RUNNING, now.sink or SinkStatistics()
+    sink = now.sink or SinkStatistics()
+    failure = now.failure if now.state is not DrainerState.RUNNING else None
     return DrainerStatus(
         state=now.state.value,
         node_id=node_id,
         node_state=node_state,
-        error=now.last_error if failed else "",
-        failure=_failure(now.failure) if failed and now.failure is not None else None,
+        error=failure.sentence if failure else "",
+        failure=FailureStatus(failure.kind, failure.message, failure.todo, Tso(failure.skip_ts))
+        if failure
+        else None,
         applied_ts=now.applied_ts,
         resolved_ts=now.resolved_ts,
         blocking=now.blocking,
@@ -259,10 +261,6 @@ def drainer_status(
         trash=_trash(sink.trash) if sink.trash is not None else TrashStatus(),
         downstream=downstream,
     )
-
-
-def _failure(now: Failure) -> FailureStatus:
-    return FailureStatus(now.kind, now.message, now.todo, Tso(now.skip_ts))
 
 
 def _source(now: SourcePosition, newest: Tso) -> SourceStatus:

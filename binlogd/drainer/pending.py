@@ -83,8 +83,9 @@ class PendingTransactions(Generic[T]):
             if item.commit_ts <= self.resumed_ts:
                 continue
             assert item.commit_ts >= self._last_ts, "transactions out of order"
-            if item.commit_ts > self._last_ts and self._is_full():
-                await self._room()
+            while item.commit_ts > self._last_ts and self._is_full() and not self._is_over:
+                await self._move()
+            self._raise_failure()
             self._items.append(item)
             self._rows += item.rows
             self._bytes += item.size_bytes
@@ -107,7 +108,9 @@ class PendingTransactions(Generic[T]):
         durable with its progress. Raises what it raises."""
         try:
             while True:  # until closed, or a group fails
-                await self._wait()
+                while not self._items and not self._is_closing:
+                    self._queued.clear()
+                    await self._queued.wait()
                 async with self.writing:
                     if self._is_closing:
                         return
@@ -136,12 +139,6 @@ class PendingTransactions(Generic[T]):
             rows_queued=self._rows,
             bytes_written=bytes_written,
         )
-
-    async def _wait(self) -> None:
-        """Returns when there is something to do, or it is closed."""
-        while not self._items and not self._is_closing:
-            self._queued.clear()
-            await self._queued.wait()
 
     def _group(self) -> list[PendingItem[T]]:
         """The next transactions that go together; they stay here until they are done."""
@@ -174,11 +171,6 @@ class PendingTransactions(Generic[T]):
     def _is_full(self) -> bool:
         rows = self._rows + len(self._items)  # what has no rows takes room too
         return rows > self._limits.queued_rows or self._bytes > self._limits.queued_bytes
-
-    async def _room(self) -> None:
-        while self._is_full() and not self._is_over:
-            await self._move()
-        self._raise_failure()
 
     async def _move(self) -> None:
         self._moved.clear()

@@ -212,7 +212,9 @@ def _does_nothing(statement: str, dialect: Dialect) -> bool:
 
 
 def _for_mysql(statement: str, left_out: list[str]) -> str:
-    for edit in (_without_future, _without_sequences, _without_temporary, _as_alter):
+    # TiDB before 4.0 hid it from every MySQL of its time: MySQL 9 would read it
+    statement = _without_marked(statement, "/*!90000".__eq__)
+    for edit in (_without_sequences, _without_temporary, _as_alter):
         statement = edit(statement)
     statement = _with_marked_conditions(statement)
     statement = _with_marked_visibility(_with_marked_parts(statement, left_out))
@@ -256,11 +258,6 @@ def _with_marked_conditions(statement: str) -> str:
             text = f"/*M! IF {'NOT ' if is_not else ''}EXISTS */"
             edits.append(Edit(word.begin, last.end, text))
     return applied(statement, edits)
-
-
-def _without_future(statement: str) -> str:
-    """Without what TiDB before 4.0 hid from every MySQL of its time: MySQL 9 would read it."""
-    return _without_marked(statement, "/*!90000".__eq__)
 
 
 def _without_sequences(statement: str) -> str:

@@ -112,12 +112,6 @@ class DdlEvent:
     effect: Effect
 
 
-def _is_by_key(effect: Effect) -> bool:
-    """Whether the table that changed is partitioned BY KEY."""
-    before = effect.before.partitioning if effect.before is not None else None
-    return before is not None and before.kind == PartitionKind.KEY
-
-
 def refuse_unlogged(event: DdlEvent) -> None:
     """Raises UnsupportedDdl for what changed rows that are in no binlog, wherever they go."""
     if event.job.type == ActionType.FLASHBACK_CLUSTER and event.job.is_done:
@@ -188,6 +182,8 @@ class DdlReplay:
     def _refuse_unsupported(self, event: DdlEvent) -> None:
         job, query, effect = event.job, event.query, event.effect
         reason = ""
+        before = effect.before.partitioning if effect.before is not None else None
+        is_by_key = before is not None and before.kind == PartitionKind.KEY
         is_without_trash = self._dialect is Dialect.MYSQL and self._trash is None
         if is_without_trash and job.type in RECOVERIES:
             reason = (
@@ -198,7 +194,7 @@ class DdlReplay:
             reason = "its job number means nothing downstream"
         elif effect.other and self._is_wanted(effect.other) != self._is_wanted(effect.name):
             reason = "it exchanges rows with a table that is not replicated"
-        elif self._dialect is Dialect.MYSQL and job.type in _OF_PARTITIONS and _is_by_key(effect):
+        elif self._dialect is Dialect.MYSQL and job.type in _OF_PARTITIONS and is_by_key:
             reason = (
                 "TiDB spreads rows over partitions BY KEY in another way than MySQL and MariaDB do,"
                 " so other rows would go: do it downstream by the rows that TiDB has"

@@ -91,10 +91,6 @@ def _channels(table: TableAt, mutation: Mutation) -> Iterator[Value]:
         raise CorruptRow("the mark table has no column channel_id")
     for kind, old, new in changes_of(mutation, RowDecoder(table)):
         for values in {INSERT: (new,), DELETE: (old,)}.get(kind, (old, new)):
-            yield _number(values.get(number))
-
-
-def _number(value: Value) -> int:
-    if not isinstance(value, int):
-        raise CorruptRow("channel_id is not a number")
-    return value
+            if not isinstance(values.get(number), int):
+                raise CorruptRow("channel_id is not a number")
+            yield values[number]

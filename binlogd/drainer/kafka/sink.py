@@ -68,7 +68,7 @@ class KafkaSink:
         group = [item.form for item in items]
         if self._schemas is not None:
             await self._schemas.register(group)
-        if any(_has_messages(txn) for txn in group):
+        if any(item.is_dml or item.is_ddl for item in items):
             await self._publish(group, group[-1].commit_ts)
 
     async def _publish(self, group: Sequence[Txn], applied_ts: Tso) -> None:
@@ -123,7 +123,3 @@ class KafkaSink:
 class _Progress(msgspec.Struct, rename="kebab"):
     commit_ts: int
     checkpoint: str | None = None
-
-
-def _has_messages(txn: Txn) -> bool:
-    return isinstance(txn, Dml) or (isinstance(txn, Ddl) and not txn.is_skipped)

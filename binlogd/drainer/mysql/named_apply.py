@@ -33,7 +33,7 @@ from binlogd.drainer.mysql.connection import (
     patiently,
 )
 from binlogd.drainer.mysql.named_sql import NamedTable, Piece
-from binlogd.drainer.mysql.refusals import FORGIVEN, changed_by_server, is_lax_enough, shortened
+from binlogd.drainer.mysql.refusals import FORGIVEN, changed_value, is_lax_enough, shortened
 from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tso import NO_TS, Tso
 
@@ -266,7 +266,7 @@ class _Run:
         self._pieces, self._size_bytes = [], 0
 
     async def _look_at_warnings(self, statement: bytes, table: NamedTable) -> None:
-        changed = changed_by_server(await self._session.warnings(), table.members)
+        changed = changed_value(await self._session.warnings(), table.members)
         if changed is not None:
             refused = SqlRefused(
                 changed.code, f"the downstream would change a value: {changed.message}"

@@ -21,8 +21,6 @@ from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from binlogd.drainer.ddl.edits import begins
-from binlogd.tidb.kinds import Tp
-from binlogd.tidb.model import Table
 
 _TRUNCATED = 1265
 CHANGES = frozenset({1048, 1263, 1264, _TRUNCATED, 1292, 1300, 1364, 1366, 1406, 1411, 1425, 1426})
@@ -51,18 +49,6 @@ class Warned(NamedTuple):
     message: str
 
 
-def changed_value(found: Iterable[Warned], table: Table) -> Warned | None:
-    """The first warning that tells of a value that the downstream did not take as it was."""
-    return changed_by_server(
-        found,
-        frozenset(
-            column.name.lower()
-            for column in table.columns
-            if column.field_type.tp in (Tp.ENUM, Tp.SET)
-        ),
-    )
-
-
 def cut_by_ddl(found: Iterable[Warned], upstream: Mapping[int, int]) -> list[Warned]:
     """The first warning of each kind that came more often than `upstream`, where it has the code:
     of values that the DDL changed here and not there."""
@@ -72,8 +58,9 @@ def cut_by_ddl(found: Iterable[Warned], upstream: Mapping[int, int]) -> list[War
     return [firsts[code] for code in counts if counts[code] > upstream.get(code, 0)]
 
 
-def changed_by_server(found: Iterable[Warned], members: Set[str]) -> Warned | None:
-    """The same; `members` are the names of the ENUM and SET columns, in lower case."""
+def changed_value(found: Iterable[Warned], members: Set[str]) -> Warned | None:
+    """The first warning that tells of a value that the downstream did not take as it was.
+    `members` are the names of the ENUM and SET columns, in lower case."""
     for each in found:
         if each.level != "Warning" or each.code not in CHANGES:
             continue

@@ -208,20 +208,16 @@ def _is_equal(column: Column, value: Value, printed: str | None) -> bool:
     """Whether what the server printed means the value."""
     if printed is None:
         return False
+    tp = column.field_type.tp
     try:
-        return _means(column, value, printed)
+        if tp == Tp.JSON:
+            return _document(str(value)) == _document(printed)
+        if tp in (Tp.ENUM, Tp.SET):
+            return value == int(printed)
+        there, here = float(printed), float(value or 0)
+        return there == here or (tp == Tp.FLOAT and single(there) == single(here))
     except (ValueError, OverflowError):
         return False
-
-
-def _means(column: Column, value: Value, printed: str) -> bool:
-    tp = column.field_type.tp
-    if tp == Tp.JSON:
-        return _document(str(value)) == _document(printed)
-    if tp in (Tp.ENUM, Tp.SET):
-        return value == int(printed)
-    there, here = float(printed), float(value or 0)
-    return there == here or (tp == Tp.FLOAT and single(there) == single(here))
 
 
 def _document(text: str) -> object:

@@ -369,7 +369,7 @@ class RowWriter:
     async def _look_at_warnings(self, session: SqlSession, statement: Statement) -> None:
         """Raises SqlRefused when the downstream took another value than it was given."""
         found = await session.warnings()
-        changed = changed_value(found, statement.target.info)
+        changed = changed_value(found, statement.target.members)
         if changed is not None:
             raise SqlRefused(changed.code, changed.message)
         self.counters.statements_warned += 1

@@ -33,8 +33,8 @@ def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> StatementSpli
         return StatementSplit(Part(), part)
     early, late = Part(), Part()
     for target, runs in part.runs.items():
-        place = late if any(target.name in _tables(each) for each in others) else early
-        place.runs[target] = runs
+        is_met = any(target.name == other.name for each in others for other in _targets(each))
+        (late if is_met else early).runs[target] = runs
     for target, states in part.merged.items():
         met = _keys_met(target, states, others, bound)
         early.before[target] = late.before[target] = part.before.get(target, [])
@@ -66,10 +66,6 @@ def _keys_met(
             return None
         met |= keys & states.keys()
     return met
-
-
-def _tables(part: Part) -> set[bytes]:
-    return {target.name for target in _targets(part)}
 
 
 def _targets(part: Part) -> Iterator[Target]:

@@ -15,7 +15,7 @@ from binlogd.drainer.rows.literals import laid_out
 from binlogd.drainer.rows.plan import Decoders, Key, generic
 from binlogd.drainer.rows.shape import Mode, Shape
 from binlogd.tidb.columns import Value
-from binlogd.tidb.kinds import INSERT, UPDATE
+from binlogd.tidb.kinds import INSERT, UPDATE, Tp
 from binlogd.tidb.layout import UNEXPECTED_LAYOUT
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
@@ -34,6 +34,9 @@ class Target:
         self.mode = shape.mode
         self.by_key = shape.by_key
         self.seed = seed_of(info.id)
+        kinds = {each.name.lower(): each.field_type.tp for each in info.columns}
+        self.members = frozenset(name for name, tp in kinds.items() if tp in (Tp.ENUM, Tp.SET))
+        """Columns whose values are members, in lower case."""
         self.label = f"{database}.{info.name}"
         self.name = sql.qualified(database, info.name)
         names = [column.name for column in shape.columns]

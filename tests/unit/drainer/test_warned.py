@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from binlogd.drainer.mysql.refusals import Warned, changed_value
-from binlogd.tidb.model import Column, FieldType, Table, Tp
 
-TABLE = Table(
-    1,
-    "t",
-    (Column(1, "e", 0, FieldType(Tp.ENUM, 0)), Column(2, "c", 1, FieldType(Tp.VARCHAR, 0))),
-)
+MEMBERS = frozenset({"e"})
 
 
 def warning(code: int, column: str) -> Warned:
@@ -17,25 +12,25 @@ def warning(code: int, column: str) -> Warned:
 
 
 def test_the_invalid_member_of_an_enum_is_what_upstream_has() -> None:
-    assert changed_value([warning(1265, "'E'")], TABLE) is None
+    assert changed_value([warning(1265, "'E'")], MEMBERS) is None
 
 
 def test_a_value_that_was_cut_is_found_behind_others() -> None:
     cut = warning(1265, "`db`.`t`.`c`")
-    assert changed_value([warning(1265, "'e'"), cut], TABLE) == cut
+    assert changed_value([warning(1265, "'e'"), cut], MEMBERS) == cut
 
 
 def test_a_number_that_was_clipped_is_found() -> None:
     clipped = warning(1264, "'e'")
-    assert changed_value([clipped], TABLE) == clipped
+    assert changed_value([clipped], MEMBERS) == clipped
 
 
 def test_a_note_is_only_a_note() -> None:
     assert (
-        changed_value([Warned("Note", 1265, "Data truncated for column 'c' at row 1")], TABLE)
+        changed_value([Warned("Note", 1265, "Data truncated for column 'c' at row 1")], MEMBERS)
         is None
     )
 
 
 def test_other_warnings_are_not_about_values() -> None:
-    assert changed_value([warning(1287, "'c'")], TABLE) is None
+    assert changed_value([warning(1287, "'c'")], MEMBERS) is None
