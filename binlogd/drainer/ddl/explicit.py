@@ -166,24 +166,16 @@ def _depths(found: Sequence[Word]) -> list[int]:
 
 def _scope(found: Sequence[Word], depths: Sequence[int], at: int) -> list[int]:
     """The words of the same part: between commas, or all options of a CREATE TABLE."""
-    depth = depths[at]
-    is_option = depth == 0 and _is_create(found)
-    first = 0 if _is_create(found) or depth else behind_the_name(found)
-    begin = end = at
-    while begin > first and not _ends(
-        found[begin - 1], depths[begin - 1], depth, is_option=is_option
-    ):
-        begin -= 1
-    while end + 1 < len(found) and not _ends(
-        found[end + 1], depths[end + 1], depth, is_option=is_option
-    ):
-        end += 1
-    return [each for each in range(begin, end + 1) if depths[each] == depth]
+    depth, is_create = depths[at], _is_create(found)
+    first = 0 if is_create or depth else behind_the_name(found)
 
+    def is_border(n: int) -> bool:
+        is_comma = found[n].kind == "sign" and found[n].text == "," and depths[n] == depth
+        return depths[n] < depth or (is_comma and (depth > 0 or not is_create))
 
-def _ends(word: Word, word_depth: int, depth: int, *, is_option: bool) -> bool:
-    is_comma = word.kind == "sign" and word.text == "," and word_depth == depth
-    return word_depth < depth or (is_comma and not is_option)
+    begin = next((n + 1 for n in range(at - 1, first - 1, -1) if is_border(n)), min(first, at))
+    end = next((n for n in range(at + 1, len(found)) if is_border(n)), len(found))
+    return [each for each in range(begin, end) if depths[each] == depth]
 
 
 def _column(found: Sequence[Word], scope: Sequence[int], info: Table) -> Column | None:

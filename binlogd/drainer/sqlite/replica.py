@@ -30,6 +30,7 @@ from typing import NamedTuple
 from binlogd.errors import BinlogdError
 from binlogd.tidb.columns import Value
 from binlogd.tidb.defaults import missing_value
+from binlogd.tidb.families import family_of
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.layout import DATETIME_TYPES, INTEGER_TYPES
 from binlogd.tidb.model import Column, FieldType, Table
@@ -217,7 +218,7 @@ def _cast(was: Column, column: Column) -> Callable[[Stored], Stored]:
 def _is_kept(was: Column, column: Column) -> bool:
     """Whether every stored value stays as it is."""
     before, after = was.field_type, column.field_type
-    if _family(was) != _family(column):
+    if family_of(was) is not family_of(column):
         return False
     if before.tp == Tp.ENUM:
         return set(before.elems) <= set(after.elems)
@@ -229,15 +230,6 @@ def _is_kept(was: Column, column: Column) -> bool:
     if after.tp == Tp.STRING:  # CHAR loses spaces at the end, BINARY is filled up
         return before.tp == Tp.STRING and (not column.is_binary or before.flen == after.flen)
     return True
-
-
-def _family(column: Column) -> str:
-    tp = column.field_type.tp
-    if tp in INTEGER_TYPES and tp != Tp.YEAR:
-        return "integer"
-    if tp in STRING_TYPES:
-        return "bytes" if column.is_binary else "text"
-    return str(int(tp))
 
 
 _OF_A_SCALE = frozenset[int]({Tp.NEW_DECIMAL, Tp.DURATION, Tp.FLOAT, Tp.DOUBLE, *DATETIME_TYPES})
