@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict, Unpack
 
 from binlogd.binlog import BinlogType, Payload, StoredPayload
 from binlogd.errors import Corrupt, MalformedBinlog
@@ -286,57 +286,29 @@ def fake(ts: Tso) -> bytes:
     return _encode(_Fields(tp=BinlogType.ROLLBACK, start_ts=ts, commit_ts=ts))
 
 
-def prewrite_binlog(
-    start_ts: Tso,
-    *,
-    prewrite_key: bytes | None = None,
-    prewrite_value: bytes | None = None,
-    ddl_query: bytes | None = None,
-    ddl_job_id: int = 0,
-    ddl_schema_state: int = 0,
-) -> bytes:
-    """A canonical Prewrite; None leaves a field out, b"" writes it empty."""
-    return _encode(
-        _Fields(
-            BinlogType.PREWRITE,
-            start_ts,
-            0,
-            prewrite_key,
-            prewrite_value,
-            ddl_query,
-            ddl_job_id,
-            ddl_schema_state,
-        )
-    )
+class _Others(TypedDict, total=False):
+    """Fields 4 to 8 of a binlog; None leaves one out, b"" writes it empty."""
+
+    prewrite_key: bytes | None
+    prewrite_value: bytes | None
+    ddl_query: bytes | None
+    ddl_job_id: int
+    ddl_schema_state: int
 
 
-def commit_binlog(
-    start_ts: Tso,
-    commit_ts: Tso,
-    *,
-    prewrite_key: bytes | None = None,
-    ddl_query: bytes | None = None,
-    ddl_job_id: int = 0,
-    ddl_schema_state: int = 0,
-) -> bytes:
+def prewrite_binlog(start_ts: Tso, **others: Unpack[_Others]) -> bytes:
+    """A canonical Prewrite."""
+    return _encode(_Fields(BinlogType.PREWRITE, start_ts, 0, **others))
+
+
+def commit_binlog(start_ts: Tso, commit_ts: Tso, **others: Unpack[_Others]) -> bytes:
     """A canonical Commit; TiDB leaves the key and the DDL fields of the Prewrite in it."""
-    return _encode(
-        _Fields(
-            BinlogType.COMMIT,
-            start_ts,
-            commit_ts,
-            prewrite_key,
-            None,
-            ddl_query,
-            ddl_job_id,
-            ddl_schema_state,
-        )
-    )
+    return _encode(_Fields(BinlogType.COMMIT, start_ts, commit_ts, **others))
 
 
-def rollback_binlog(start_ts: Tso, *, prewrite_key: bytes | None = None) -> bytes:
+def rollback_binlog(start_ts: Tso, **others: Unpack[_Others]) -> bytes:
     """A canonical Rollback."""
-    return _encode(_Fields(BinlogType.ROLLBACK, start_ts, 0, prewrite_key))
+    return _encode(_Fields(BinlogType.ROLLBACK, start_ts, 0, **others))
 
 
 def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
