@@ -147,10 +147,8 @@ class Drainer:
             self._ended.set()
 
     async def drain(self) -> None:
-        """Ends `run`: what was pulled is applied, and a consistent checkpoint saved.
-
-        Returns when it is over, after `drain_timeout_s` at the latest.
-        """
+        """Ends `run`: what was pulled is applied, and a consistent checkpoint saved. Returns when
+        it is over, after `drain_timeout_s` at the latest."""
         self._draining.set()
         self._woken.set()
         if self._session is not None:

@@ -134,10 +134,8 @@ class EarlyColumns:
         return None
 
     def due(self, before_ts: Tso) -> Dml | None:
-        """What is to be written before a transaction with this commit_ts; once.
-
-        It stands right behind its DDL, in every life: a sink knows by the commit_ts what it has.
-        """
+        """What is to be written before a transaction with this commit_ts; once. It stands right
+        behind its DDL, in every life: a sink knows by the commit_ts what it has."""
         if not self.waiting or before_ts <= self._due_after + 1:
             return None
         return self._due_with(Tso(self._due_after + 1), self._schema.version, ())

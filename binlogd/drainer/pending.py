@@ -56,10 +56,8 @@ def pending_whole(txn: Txn) -> PendingItem[Txn]:
 
 
 class PendingTransactions(Generic[T]):
-    """One producer calls `put` and `flush`, one consumer is in `run`.
-
-    Who holds `writing` is alone with what the consumer writes to.
-    """
+    """One producer calls `put` and `flush`, one consumer is in `run`. Who holds `writing` is alone
+    with what the consumer writes to."""
 
     def __init__(self, limits: PendingLimits) -> None:
         self._limits = limits

@@ -165,11 +165,8 @@ async def _apply(
 async def _walked(
     relay: Relay, walk: Walk, applied_ts: Tso, last_ts: Tso
 ) -> AsyncIterator[list[Txn]]:
-    """What lies beyond `applied_ts`, up to `last_ts`.
-
-    The DDL before it moves the schema, and the rows before it may hold values for a column that a
-    DDL behind it makes.
-    """
+    """What lies beyond `applied_ts`, up to `last_ts`. The DDL before it moves the schema, and the
+    rows before it may hold values for a column that a DDL behind it makes."""
     async for batch in relay.batches:
         txns: list[Txn] = []
         for entry in batch:

@@ -126,10 +126,8 @@ class SchemaLog:
         log.info("schema_snapshot_written", base_ts=base_ts, size_bytes=self._snapshot_bytes)
 
     async def append(self, events: Sequence[SchemaEvent]) -> bool:
-        """Returns when the events are durable; True when it is time to begin a new file.
-
-        What is there already (it comes again after a restart) is passed over.
-        """
+        """Returns when the events are durable; True when it is time to begin a new file. What is
+        there already (it comes again after a restart) is passed over."""
         assert self._file is not None, "append before begin"
         fresh = [event for event in events if event.commit_ts > self._last_ts]
         if not fresh:

@@ -175,11 +175,9 @@ class Session:
     # --- life ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Returns after `stop`, with everything applied and a consistent checkpoint saved.
-
-        Raises what a part of it raised, bare or in a group; before a Stuck or Corrupt of the walk,
-        everything before the transaction that it names has been applied and saved.
-        """
+        """Returns after `stop`, with everything applied and a consistent checkpoint saved. Raises
+        what a part of it raised, bare or in a group; before a Stuck or Corrupt of the walk,
+        everything before the transaction that it names has been applied and saved."""
         async with AsyncExitStack() as ends:  # each is closed, whatever the others do
             if self._ports.schema_log is not None:
                 ends.push_async_callback(self._ports.schema_log.close)
@@ -228,10 +226,8 @@ class Session:
             self._stream.stop()
 
     def was_ahead(self, commit_ts: Tso) -> bool:
-        """A transaction knew a schema that no DDL binlog had made yet.
-
-        If a row of it contradicts the schema, the history may have the job that explains it soon.
-        """
+        """A transaction knew a schema that no DDL binlog had made yet. If a row of it contradicts
+        the schema, the history may have the job that explains it soon."""
         return commit_ts in self._ahead
 
     @property

@@ -72,10 +72,8 @@ class SinkStatistics:
 
 
 class Sink(Protocol):
-    """A downstream. Life: `open`, then `run` in a task beside `submit`..., then `close`.
-
-    After any error it is closed and made anew; a sink is never opened twice.
-    """
+    """A downstream. Life: `open`, then `run` in a task beside `submit`..., then `close`. After any
+    error it is closed and made anew; a sink is never opened twice."""
 
     async def open(self) -> Checkpoint | None:
         """Connects, creates what is missing and loads the checkpoint; None when there is none yet.

@@ -92,10 +92,8 @@ def write_head(verb: bytes, table: bytes, names: Iterable[str]) -> bytes:
 
 
 def update_on_duplicate(names: Sequence[str], *, calls_row: bool = False) -> bytes:
-    """The tail that turns an INSERT into an upsert which leaves other columns alone.
-
-    `calls_row` gives the new row a name, in place of VALUES(), which MySQL warns of since 8.0.20.
-    """
+    """The tail that turns an INSERT into an upsert which leaves other columns alone. `calls_row`
+    gives the new row a name, in place of VALUES(), which MySQL warns of since 8.0.20."""
     if calls_row:
         parts = (ident(name) + b"=" + _NEW_ROW + b"." + ident(name) for name in names)
         return b" AS " + _NEW_ROW + b" ON DUPLICATE KEY UPDATE " + b",".join(parts)

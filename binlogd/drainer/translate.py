@@ -61,10 +61,8 @@ class Translator:
         self._as_of = schema.changes
 
     def translate(self, decoded: Decoded) -> Txn:
-        """Only the job of an ignored DDL may be missing.
-
-        Raises UnknownTable, RowMismatch, MissingDdlJob or UnsupportedDdl: all name the way past.
-        """
+        """Only the job of an ignored DDL may be missing. Raises UnknownTable, RowMismatch,
+        MissingDdlJob or UnsupportedDdl: all name the way past."""
         binlog = decoded.binlog
         if decoded.ddl is not None:
             return self._ddl(binlog, decoded.ddl, decoded.job)

@@ -117,10 +117,8 @@ class Ddl:
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):
-    """Nothing to do at this commit_ts: a fake binlog, or everything in it was filtered.
-
-    `reason` is "" for what is left out by the way, and a word for the log where it is remarkable.
-    """
+    """Nothing to do at this commit_ts: a fake binlog, or everything in it was filtered. `reason` is
+    "" for what is left out by the way, and a word for the log where it is remarkable."""
 
     commit_ts: Tso
     reason: str = ""

@@ -70,10 +70,8 @@ def suffix_of(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RelayFile:
-    """A file of the log. It holds transactions with a commit_ts above `base_ts`.
-
-    `starts_chain`: it does not continue the file before it, so a reader never crosses from there.
-    """
+    """A file of the log. It holds transactions with a commit_ts above `base_ts`. `starts_chain`: it
+    does not continue the file before it, so a reader never crosses from there."""
 
     suffix: int
     base_ts: Tso
@@ -98,10 +96,8 @@ class RelayEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Frame(NamedTuple):
-    """A frame that verified; `end` is where the next one begins.
-
-    `commit_ts` of a head: the file holds what is above it; of a group: its last transaction.
-    """
+    """A frame that verified; `end` is where the next one begins. `commit_ts` of a head: the file
+    holds what is above it; of a group: its last transaction."""
 
     kind: FrameKind
     commit_ts: Tso

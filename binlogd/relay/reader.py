@@ -49,11 +49,9 @@ class Relay(msgspec.Struct, frozen=True):
 
 
 async def read_relay(disk: Disk, directory: Path, after: Tso) -> Relay:
-    """The newest chain from the last file that begins at or before `after`.
-
-    Raises ConfigError when the log does not reach back to `after`, CorruptRelay for bytes that do
-    not verify (while reading, too).
-    """
+    """The newest chain from the last file that begins at or before `after`. Raises ConfigError when
+    the log does not reach back to `after`, CorruptRelay for bytes that do not verify (while
+    reading, too)."""
     files, _ = await list_files(disk, directory)
     chain = chain_of(files)
     covering = [number for number, file in enumerate(chain) if file.base_ts <= after]

@@ -90,9 +90,7 @@ def words_and_comments(statement: str) -> list[Word]:
 
 def escaped(printed: str) -> str:
     """A text of TiDB's printer with backslashes doubled in its strings, as others read them.
-
-    Source: pingcap/tidb parser/format/format.go (WriteString).
-    """
+    Source: pingcap/tidb parser/format/format.go (WriteString)."""
     return PRINTED.sub(
         lambda found: found[0].replace("\\", "\\\\") if found[0].startswith("'") else found[0],
         printed,

@@ -64,10 +64,8 @@ def encode_update(
 
 
 def encode_delete(table: Table, values: Mapping[int, Value], *, handle: int | None) -> bytes:
-    """A deleted row: all public columns, virtual ones too (NULL where `values` lacks one).
-
-    Raises ValueError.
-    """
+    """A deleted row: all public columns, virtual ones too (NULL where `values` lacks one). Raises
+    ValueError."""
     columns = [column for column in table.columns if column.is_public]
     given = {column.id: values.get(column.id) for column in columns}
     return _pairs(columns, given) + _tail(table, handle)

@@ -83,9 +83,7 @@ class JobIndex:
 
     def in_flight(self, after: int, up_to: int) -> list[int]:
         """The ids of jobs that rows in `after < commit_ts <= up_to` may meet, begun and not over.
-
-        Only of those that make a schema version.
-        """
+        Only of those that make a schema version."""
         found = []
         at = bisect_right(self._entries, after, key=_finished)
         while at < len(self._entries) and self._earliest[at] <= up_to:

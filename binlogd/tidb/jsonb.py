@@ -93,10 +93,8 @@ def json_bytes(text: str | bytes) -> bytes:
 
 
 def json_bytes_of(value: object) -> bytes:
-    """The binary form of a document of None, bool, int, float, str, list and dict.
-
-    Keys are sorted by their bytes. Raises ValueError for anything else, and for NaN.
-    """
+    """The binary form of a document of None, bool, int, float, str, list and dict. Keys are sorted
+    by their bytes. Raises ValueError for anything else, and for NaN."""
     kind, body = _binary(value)
     return bytes((kind,)) + body
 
@@ -189,9 +187,7 @@ def _literal(data: bytes, at: int, _end: int) -> str:
 
 def double_text(value: float) -> str:
     """A double as it stands in JSON text: shortest digits, always with a point or an exponent.
-
-    Positional from 1e-6 up to 1e21, as in JavaScript. Raises CorruptRow for NaN and infinities.
-    """
+    Positional from 1e-6 up to 1e21, as in JavaScript. Raises CorruptRow for NaN and infinities."""
     text = repr(value)
     if "e" not in text:
         if "n" in text:

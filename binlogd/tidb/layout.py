@@ -122,10 +122,8 @@ class RowLayout(NamedTuple):
 
 
 def layout_of(table: TableAt) -> RowLayout | None:
-    """What the rows of a table have while no column is on its way in or out.
-
-    None if a column has no form.
-    """
+    """What the rows of a table have while no column is on its way in or out. None if a column has
+    no form."""
     info = table.info
     public = [column for column in info.columns if column.is_public]
     if any(form_of(column) is None for column in public):
@@ -162,10 +160,8 @@ def _form(column: Column) -> Form:
 
 
 def handle_places(info: Table) -> list[DatumPlace]:
-    """What an inserted row begins with: an integer is signed, a TIME is as a key has it.
-
-    Raises CorruptRow.
-    """
+    """What an inserted row begins with: an integer is signed, a TIME is as a key has it. Raises
+    CorruptRow."""
     if not info.is_common_handle:
         column = info.handle_column()
         form = Form.SIGNED if column is None else _form(column)
@@ -207,10 +203,8 @@ class DatumStep:
         self.may_lack = place.may_lack
 
     def take(self, row: bytes, at: i64, _out: list[Any]) -> i64:
-        """Takes the body that begins at `at`, behind its flag, and gives its end.
-
-        Raises UNEXPECTED_LAYOUT, CorruptRow.
-        """
+        """Takes the body that begins at `at`, behind its flag, and gives its end. Raises
+        UNEXPECTED_LAYOUT, CorruptRow."""
         return skip_datum(row, at - 1)
 
     def lack(self, row: bytes, at: i64, _out: list[Any]) -> i64:

@@ -204,9 +204,7 @@ class SessionZone(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Job:
     """A finished DDL job. What `schema_id`, `table_id` and `raw_args` mean depends on `type`.
-
-    `finished_ts` lies behind the commit_ts of the job's binlog: never position a DDL by it.
-    """
+    `finished_ts` lies behind the commit_ts of the job's binlog: never position a DDL by it."""
 
     id: int
     type: int

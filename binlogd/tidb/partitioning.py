@@ -19,10 +19,8 @@ class Partition(NamedTuple):
 
 
 class Partitioning(msgspec.Struct, frozen=True):
-    """How the rows of a table are spread over partitions; `kind` as `kinds.PartitionKind`.
-
-    Either `expr` or the names of `columns` tell by what.
-    """
+    """How the rows of a table are spread over partitions; `kind` as `kinds.PartitionKind`. Either
+    `expr` or the names of `columns` tell by what."""
 
     kind: int
     expr: str

@@ -35,10 +35,8 @@ class Rewritten:
 
 
 def converter(old: Column, new: Column) -> Convert:
-    """The conversion from one column's values to another's, in the row decoder's forms.
-
-    Raises Unconvertible, here or for a single value.
-    """
+    """The conversion from one column's values to another's, in the row decoder's forms. Raises
+    Unconvertible, here or for a single value."""
     target = _TARGETS.get(family_of(new))
     convert = target(old, new) if target else None
     if convert is None:

@@ -205,10 +205,8 @@ class SchemaTracker:
     # --- asking --------------------------------------------------------------------------
 
     def table_at(self, table_id: int, schema_version: int) -> TableAt | None:
-        """The table that rows with this id and schema version see; None if no DDL made it.
-
-        The same object for as long as nothing about the table changes.
-        """
+        """The table that rows with this id and schema version see; None if no DDL made it. The same
+        object for as long as nothing about the table changes."""
         if self._unplaced:
             self._place(table_id, schema_version)
         tracked = self._tables.get(table_id)
@@ -292,10 +290,8 @@ class SchemaTracker:
     def of_tables(
         cls, version: int, databases: Iterable[Database], tables: Iterable[tuple[int, Table]]
     ) -> SchemaTracker:
-        """A tracker of what there is at a moment, each table with the id of its database.
-
-        A DDL may be in force there whose binlog still comes: applied again, it changes nothing.
-        """
+        """A tracker of what there is at a moment, each table with the id of its database. A DDL may
+        be in force there whose binlog still comes: applied again, it changes nothing."""
         tracker = cls()
         tracker._databases |= {each.id: each for each in databases}
         tracker.version = version

@@ -24,10 +24,8 @@ _ZERO_FRACTIONS = ("", ".0", ".00", ".000", ".0000", ".00000", ".000000")
 
 @lru_cache(maxsize=4096)
 def day_text(ymd: int) -> str:
-    """`YYYY-MM-DD` of the upper part of a packed time (packed >> 41), kept for the next row.
-
-    Raises CorruptRow for a year above 9999; months are 0 to 12 and days 0 to 31 by construction.
-    """
+    """`YYYY-MM-DD` of the upper part of a packed time (packed >> 41), kept for the next row. Raises
+    CorruptRow for a year above 9999; months are 0 to 12 and days 0 to 31 by construction."""
     year, month = divmod(ymd >> 5, 13)
     if year > YEAR_MAX:
         raise CorruptRow(f"a date in the year {year}")

@@ -19,10 +19,8 @@ UINT64_MASK = (1 << 64) - 1
 
 
 def read_uvarint(data: bytes, at: i64) -> tuple[int, i64]:
-    """An unsigned number of at most 64 bits, and the offset behind it.
-
-    Raises CorruptRow beyond, IndexError at the end.
-    """
+    """An unsigned number of at most 64 bits, and the offset behind it. Raises CorruptRow beyond,
+    IndexError at the end."""
     value: i64 = data[at]
     at += 1
     if value < 0x80:

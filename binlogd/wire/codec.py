@@ -187,10 +187,8 @@ def decode_pull_answer(message: bytes) -> CommittedBinlog:
 
 
 def pull_chunks(binlogs: Iterable[CommittedBinlog], *, chunk_bytes: int) -> Iterator[bytes]:
-    """PullBinlogResp messages with their prefixes, joined until `chunk_bytes` are reached.
-
-    A message that is larger than that comes in pieces; its payload is never held twice.
-    """
+    """PullBinlogResp messages with their prefixes, joined until `chunk_bytes` are reached. A
+    message that is larger than that comes in pieces; its payload is never held twice."""
     parts: list[bytes] = []
     size = 0
     for binlog in binlogs:

@@ -32,9 +32,7 @@ def for_mysql(password: str) -> str:
 
 class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
     """Not connected before `open`. An UPDATE counts the rows that it found, changed or not.
-
-    `without_tls` says what to do about a server that offers none. Errors are aiomysql's own.
-    """
+    `without_tls` says what to do about a server that offers none. Errors are aiomysql's own."""
 
     def __init__(
         self,
@@ -65,9 +63,7 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
 
     async def open(self, *, several: bool = False) -> None:
         """With `several` one query may be many statements; without it the server refuses that.
-
-        Raises MySQLError; OSError of the network, and of a certificate that is not the one.
-        """
+        Raises MySQLError; OSError of the network, and of a certificate that is not the one."""
         if not several:  # aiomysql always asks for it
             self.client_flag &= ~CLIENT.MULTI_STATEMENTS
         try:

@@ -228,10 +228,8 @@ def ddl(payload: Payload) -> Body | None:
 
 
 def join(prewrite: bytes, commit: bytes) -> bytes:
-    """The Commit with prewrite_value and ddl_* of its Prewrite, canonical.
-
-    Both belong to one transaction; the key stays the Commit's. Raises MalformedBinlog.
-    """
+    """The Commit with prewrite_value and ddl_* of its Prewrite, canonical. Both belong to one
+    transaction; the key stays the Commit's. Raises MalformedBinlog."""
     of_prewrite, of_commit = _marks(prewrite), _marks(commit)
     if of_prewrite is not None and of_commit is not None:
         return commit[: of_commit.value_at] + prewrite[of_prewrite.value_at :]
@@ -268,10 +266,8 @@ def joined(
     start_ts: int, commit_ts: int, commit: bytes, prewrite: bytes | None, *, where: str
 ) -> bytes:
     """`join_of` for who was led to these records by an index, or a scan. A damaged index may lead
-    to whole records of another transaction, with the right checksums.
-
-    Raises Corrupt where they are of another one, MalformedBinlog.
-    """
+    to whole records of another transaction, with the right checksums. Raises Corrupt where they are
+    of another one, MalformedBinlog."""
     payload = join_of(start_ts, commit_ts, commit, prewrite)
     if payload is None:
         raise Corrupt(
@@ -312,10 +308,8 @@ def rollback_binlog(start_ts: Tso, **others: Unpack[_Others]) -> bytes:
 
 
 def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
-    """Schema version and row changes, one `Mutation` for each table.
-
-    Raises MalformedBinlog, also when a sequence contradicts its lists or names an obsolete kind.
-    """
+    """Schema version and row changes, one `Mutation` for each table. Raises MalformedBinlog, also
+    when a sequence contradicts its lists or names an obsolete kind."""
     found = _mutations_in(prewrite_value, 0, len(prewrite_value))
     return found if found is not None else _any_mutations(prewrite_value)
 
@@ -323,10 +317,8 @@ def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
 def changes(
     payload: Payload, is_wanted: Callable[[int], bool] | None = None
 ) -> tuple[int, list[Mutation]]:
-    """The `mutations` of a payload, whose rows are not copied as a whole. Raises as that.
-
-    With `is_wanted`, of the table ids for which it says so only; others are stepped over.
-    """
+    """The `mutations` of a payload, whose rows are not copied as a whole. Raises as that. With
+    `is_wanted`, of the table ids for which it says so only; others are stepped over."""
     if isinstance(payload, bytes):
         marks = _marks(payload)
         if marks is not None:

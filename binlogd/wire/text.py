@@ -23,9 +23,7 @@ _ESCAPES = {
 
 def binlog_text(payload: bytes, *, chars_max: int) -> str:
     """The fields of a binlog, and under them its rows; cut after about `chars_max` characters.
-
-    Raises MalformedBinlog.
-    """
+    Raises MalformedBinlog."""
     head, body = peek.peek(payload), peek.body(payload)
     kind = next((each.name.capitalize() for each in BinlogType if each == head.tp), str(head.tp))
     numbers = [

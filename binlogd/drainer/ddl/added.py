@@ -37,9 +37,7 @@ _NAMED = (Tp.ENUM, Tp.SET)
 
 def with_old_values(statement: str, job: Job) -> list[str]:
     """An ALTER TABLE, and what must follow it, so that rows that are there hold what the job says.
-
-    Any other statement as it is. Raises CorruptRow for a default that is no value of its column.
-    """
+    Any other statement as it is. Raises CorruptRow for a default that is no value of its column."""
     info = job.table
     if info is None or not begins(statement, "ALTER", "TABLE"):
         return [statement]

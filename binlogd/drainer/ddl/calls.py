@@ -108,9 +108,7 @@ class Calls:
 
     def _liked(self, name: str, database: str, made: Table) -> str:
         """The table that another was made like: the session's database, which nobody tells, had it.
-
-        "" where none is known that looks like that.
-        """
+        "" where none is known that looks like that."""
         found = [
             (named.database != database, quoted(self._router.name(named)))
             for named, table in self._schema.tables()

@@ -26,10 +26,8 @@ class Dialect(StrEnum):
 
 
 def edited(statement: str, dialect: Dialect, left_out: list[str] | None = None) -> str:
-    """One statement as a database downstream can take it; "" when nothing is left to do.
-
-    `left_out` takes what it asked for that could not be said safely. Raises TwoReadings.
-    """
+    """One statement as a database downstream can take it; "" when nothing is left to do. `left_out`
+    takes what it asked for that could not be said safely. Raises TwoReadings."""
     text = _without_marked(without_comments(statement), lambda begin: "[placement]" in begin)
     text = _without_end(_with_ttl_off(text))
     if dialect is Dialect.MYSQL:
@@ -59,10 +57,8 @@ def split(query: str) -> list[str]:
 
 
 def alter_parts(statement: str) -> list[str]:
-    """An ALTER TABLE as one statement for each of its parts; [] for one that has one part.
-
-    Each column of an ADD COLUMN (...) is a part.
-    """
+    """An ALTER TABLE as one statement for each of its parts; [] for one that has one part. Each
+    column of an ADD COLUMN (...) is a part."""
     if not begins(statement, "ALTER", "TABLE"):
         return []
     found = words(statement)
@@ -242,9 +238,7 @@ def _as_alter(statement: str) -> str:
 
 def _with_marked_conditions(statement: str) -> str:
     """IF [NOT] EXISTS of columns, indexes and partitions in a comment that MariaDB alone reads.
-
-    MySQL has none: what is there, or gone, it refuses in words that are forgiven, part by part.
-    """
+    MySQL has none: what is there, or gone, it refuses in words that are forgiven, part by part."""
     found = words_and_marks(statement)
     said = [word for word in found[:3] if not word.says("UNIQUE")]
     is_index = len(said) > 1 and said[0].says("CREATE", "DROP") and said[1].says("INDEX")

@@ -38,10 +38,8 @@ RESET = b"SET SESSION timestamp = DEFAULT, time_zone = '+00:00'"
 
 
 def has_zone(job: Job) -> bool:
-    """Whether the job tells a time zone other than UTC, and it matters to what rows hold.
-
-    It does not where columns are only added: their old rows hold what the job says.
-    """
+    """Whether the job tells a time zone other than UTC, and it matters to what rows hold. It does
+    not where columns are only added: their old rows hold what the job says."""
     location = job.zone
     if not location.offset and location.name in _IN_UTC:
         return False

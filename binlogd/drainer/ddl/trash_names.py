@@ -61,9 +61,7 @@ class Trash:
         self, job: Job, tables: Sequence[tuple[Named, Table]], then: Sequence[str] = ()
     ) -> Replay | None:
         """What to do instead of a DROP or TRUNCATE of these tables; None where it is done as ever.
-
-        `then` drops what is left of a database.
-        """
+        `then` drops what is left of a database."""
         pairs = [(name, self._place(job.start_ts, table.id)) for name, table in tables]
         renames = [f"RENAME TABLE {quoted(name)} TO {quoted(place)}" for name, place in pairs]
         names = tuple(name for name, _ in pairs)
@@ -79,9 +77,7 @@ class Trash:
         self, job: Job, effect: Effect, wanted: Sequence[Named], called: Callable[[Named], Named]
     ) -> Replay | str:
         """What brings back the tables of a RECOVER or FLASHBACK; or why that cannot be told.
-
-        `called` is what an upstream's name is downstream.
-        """
+        `called` is what an upstream's name is downstream."""
         statements, targets = [], []
         found = recovered_tables(job)
         if not found:

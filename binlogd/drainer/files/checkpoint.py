@@ -24,10 +24,8 @@ NAME = "savepoint"
 
 
 class DurableUpTo(msgspec.Struct, frozen=True):
-    """Everything before `offset` of this file, and all files before it, is durable.
-
-    `commit_ts` is the last transaction of it.
-    """
+    """Everything before `offset` of this file, and all files before it, is durable. `commit_ts` is
+    the last transaction of it."""
 
     file: str
     offset: int

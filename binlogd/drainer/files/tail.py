@@ -33,10 +33,8 @@ WINDOW_BYTES = 8 << 20
 
 
 class FileTail(msgspec.Struct, frozen=True):
-    """The place to write on at; `file` is None where a new one must be begun.
-
-    `commit_ts` is the last transaction before it, as far as is known.
-    """
+    """The place to write on at; `file` is None where a new one must be begun. `commit_ts` is the
+    last transaction before it, as far as is known."""
 
     file: LogFile | None
     next_number: int

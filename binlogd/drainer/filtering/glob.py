@@ -10,10 +10,8 @@ from binlogd.errors import ConfigError
 
 
 def glob(pattern: str, flags: int) -> re.Pattern[str]:
-    """As a regular expression of the whole name.
-
-    Raises ConfigError for a `*` that is not the last character, or an open bracket.
-    """
+    """As a regular expression of the whole name. Raises ConfigError for a `*` that is not the last
+    character, or an open bracket."""
     text, at = "", 0
     while at < len(pattern):
         letter = pattern[at]

@@ -53,10 +53,8 @@ class TableRouter:
         self._owners_max = KEPT_MAX
 
     def name(self, name: Named) -> Named:
-        """What a table, or with `table` "" a database, is called downstream.
-
-        Raises ConfigError where more than one rule of a kind matches.
-        """
+        """What a table, or with `table` "" a database, is called downstream. Raises ConfigError
+        where more than one rule of a kind matches."""
         return self._named(name) if self.has_rules and name.database else name
 
     def _table(self, table: TableAt) -> TableAt:
@@ -64,10 +62,8 @@ class TableRouter:
         return replace(table, database=name.database, info=replace(table.info, name=name.table))
 
     def reserve(self, name: Named, exists: Callable[[Named], bool]) -> None:
-        """Called for each table that comes; `exists` tells whether one is still upstream.
-
-        Raises ConfigError for a second one with the same name downstream.
-        """
+        """Called for each table that comes; `exists` tells whether one is still upstream. Raises
+        ConfigError for a second one with the same name downstream."""
         if len(self._owners) >= self._owners_max:
             self._owners = {key: owner for key, owner in self._owners.items() if exists(owner)}
             self._owners_max = max(KEPT_MAX, 2 * len(self._owners))

@@ -86,10 +86,8 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """`topic` may have `{schema}` and `{table}` in it; progress is kept in `progress_topic`.
-
-    What Kafka allows in no topic's name becomes `_`, as with other senders of changes.
-    """
+    """`topic` may have `{schema}` and `{table}` in it; progress is kept in `progress_topic`. What
+    Kafka allows in no topic's name becomes `_`, as with other senders of changes."""
 
     addresses: tuple[str, ...]
     topic: str
@@ -118,9 +116,7 @@ class Broker:
 
     async def start(self) -> bytes | None:
         """Shuts out whoever wrote before; returns the progress of the last whole transaction.
-
-        Raises ConfigError for an address that is none.
-        """
+        Raises ConfigError for an address that is none."""
         options = self._options
         await self.greet()
         if options.tls is None and options.login is not None and options.login.is_shown:

@@ -81,9 +81,7 @@ def column_type(column: Column, exact: Exact) -> ColumnType:
 
 def default_of(column: Column, write: Writer) -> Any:
     """What a NOT NULL column holds in rows from before it was added, as it is written; else None.
-
-    Raises CorruptRow for a default that is none of the column.
-    """
+    Raises CorruptRow for a default that is none of the column."""
     was_added = column.origin_default is not None or column.origin_default_bit is not None
     return write(missing_value(column)) if was_added and column.not_null else None
 

@@ -38,10 +38,8 @@ class NamedColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NamedRow:
-    """One changed row, columns in the order of the file.
-
-    `keys` are the unique keys by their columns, PRIMARY first; empty where the file tells none.
-    """
+    """One changed row, columns in the order of the file. `keys` are the unique keys by their
+    columns, PRIMARY first; empty where the file tells none."""
 
     database: str
     table: str
@@ -58,10 +56,8 @@ class NamedDdl(NamedTuple):
 
 
 class NamedTransaction(msgspec.Struct, frozen=True):
-    """One record: a DDL, or rows. `rows()` decodes anew each time, and raises Corrupt.
-
-    Rows of one table stand in the order in which they changed; the order between tables is lost.
-    """
+    """One record: a DDL, or rows. `rows()` decodes anew each time, and raises Corrupt. Rows of one
+    table stand in the order in which they changed; the order between tables is lost."""
 
     commit_ts: Tso
     ddl: NamedDdl | None

@@ -42,10 +42,8 @@ class PbReader:
         self._heads: dict[bytes, _Head] = {}
 
     def named(self, payload: bytes) -> NamedTransaction:
-        """A serialised `Binlog`; rows are decoded one by one, when they are asked for.
-
-        Raises CorruptPayload for bytes that are none; so does whoever goes along the rows.
-        """
+        """A serialised `Binlog`; rows are decoded one by one, when they are asked for. Raises
+        CorruptPayload for bytes that are none; so does whoever goes along the rows."""
         try:
             commit_ts, ddl, data = _outline(payload)
         except _MALFORMED as error:
@@ -173,10 +171,8 @@ class PbHead(NamedTuple):
 
 
 def head_of(payload: bytes) -> PbHead:
-    """The head of a serialised `Binlog`, whose first fields are always there.
-
-    Raises CorruptPayload.
-    """
+    """The head of a serialised `Binlog`, whose first fields are always there. Raises
+    CorruptPayload."""
     return _head(payload)[0]
 
 

@@ -62,9 +62,7 @@ def _calls_row(version: str) -> bool:
 
 async def fingerprint(session: SqlSession, database: str, table: str) -> str:
     """Differs before and after a DDL that changes the table, its name included; "" is unknown.
-
-    Raises DownstreamUnavailable.
-    """
+    Raises DownstreamUnavailable."""
     if not table:
         return ""
     try:
@@ -150,10 +148,8 @@ async def is_busy(session: SqlSession, thread_id: int, connection: str) -> bool:
 
 
 async def stage_of(session: SqlSession, thread_id: int) -> tuple[str, float] | None:
-    """What a connection is at, and how much of that is done in per cent; None: at nothing.
-
-    Raises DownstreamUnavailable.
-    """
+    """What a connection is at, and how much of that is done in per cent; None: at nothing. Raises
+    DownstreamUnavailable."""
     text = (
         b"SELECT state, %b FROM information_schema.processlist WHERE id = %d AND command <> 'Sleep'"
     )

@@ -318,11 +318,9 @@ class SqlSession:
         return self._connection.thread_id()
 
     async def run(self, statement: bytes, *, is_long: bool = False) -> Done:
-        """Executes one statement; a long one (DDL) may take any time.
-
-        Raises TryAgain, DownstreamUnavailable or SqlRefused. After DownstreamUnavailable that is no
-        TryAgain the session is closed.
-        """
+        """Executes one statement; a long one (DDL) may take any time. Raises TryAgain,
+        DownstreamUnavailable or SqlRefused. After DownstreamUnavailable that is no TryAgain the
+        session is closed."""
         return _done(await self._result_of(statement, is_long=is_long))
 
     async def run_all(self, statements: Sequence[bytes], done: list[Done]) -> None:
@@ -402,10 +400,8 @@ class SqlSession:
 async def patiently(
     work: Callable[[], Awaitable[T]], rng: Random, *, first_s: float, event: str
 ) -> T:
-    """Does it, again when it met somebody else's work; `event` is what the log calls that.
-
-    Raises what it raises, and TryAgain after many attempts.
-    """
+    """Does it, again when it met somebody else's work; `event` is what the log calls that. Raises
+    what it raises, and TryAgain after many attempts."""
     backoff = Backoff(rng, first_s=first_s, max_s=5.0)
     while True:  # until done, refused, or after so many attempts
         try:

@@ -87,11 +87,9 @@ class NamedApplier:
             self._dialect = Dialect.TIDB
 
     async def apply(self, transaction: NamedTransaction, size_bytes: int) -> None:
-        """The next one, in commit order; applied at once, or with those that follow.
-
-        Raises StatementRejected, DownstreamUnavailable, and Corrupt of its rows: all before it is
-        applied then, or not, as `applied_ts` says.
-        """
+        """The next one, in commit order; applied at once, or with those that follow. Raises
+        StatementRejected, DownstreamUnavailable, and Corrupt of its rows: all before it is applied
+        then, or not, as `applied_ts` says."""
         if transaction.ddl is not None:
             await self.flush()
             await self._ddl(transaction.commit_ts, transaction.ddl)

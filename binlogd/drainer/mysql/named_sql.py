@@ -24,11 +24,8 @@ _BINARY = ("blob", "binary", "geometry")
 
 
 class Piece(NamedTuple):
-    """A part of a statement: pieces of one `head` are joined by commas.
-
-    Without a head, `item` is a statement of its own. `finds_row`: a row that it does not
-    find is counted as missing.
-    """
+    """A part of a statement: pieces of one `head` are joined by commas. Without a head, `item` is a
+    statement of its own. `finds_row`: a row that it does not find is counted as missing."""
 
     head: bytes
     item: bytes

@@ -37,9 +37,7 @@ class Positions:
 
     async def take(self, session: SqlSession, applied_ts: Tso) -> None:
         """Asks, while everything up to `applied_ts` is committed and nothing after it is begun.
-
-        Raises DownstreamUnavailable.
-        """
+        Raises DownstreamUnavailable."""
         self._next_s = asyncio.get_running_loop().time() + EVERY_S
         try:
             rows = await session.rows(QUESTION)

@@ -72,9 +72,7 @@ OLD_SESSION_WAITS_MAX = 30
 @dataclass(frozen=True, slots=True)
 class MySqlSinkOptions:
     """`lanes` is what `conflict.lanes_for` makes of worker-count. `schema` holds the checkpoint.
-
-    With `is_transactional` there are as many connections, and progress in one row.
-    """
+    With `is_transactional` there are as many connections, and progress in one row."""
 
     lanes: int = 4
     is_transactional: bool = False
@@ -493,9 +491,7 @@ class MySqlSink:
         self, ddl: Ddl, step: int, text: str, again: PendingDdl | None
     ) -> None:
         """The parts of an ALTER that was refused as a whole, since the server did nothing of it.
-
-        Unless it did all of it in a former life, and nobody can tell.
-        """
+        Unless it did all of it in a former life, and nobody can tell."""
         if again is not None and not ddl.target(step).table:
             return
         begun = again.part if again is not None else 0

@@ -42,10 +42,8 @@ T = TypeVar("T")
 
 
 class _Place:
-    """A server where rows about the sink are kept: one connection, made anew when it is gone.
-
-    Every method raises DownstreamUnavailable, and ConfigError for what the server refuses.
-    """
+    """A server where rows about the sink are kept: one connection, made anew when it is gone. Every
+    method raises DownstreamUnavailable, and ConfigError for what the server refuses."""
 
     def __init__(self, server: MySqlServer) -> None:
         self._server = server

@@ -65,10 +65,8 @@ class Tables:
             return None
 
     async def readers_of(self, dml: Dml) -> list[Reader] | None:
-        """None when lanes must be level first: a table is to have other ones than are noted.
-
-        Raises StatementRejected, ConfigError, DownstreamUnavailable.
-        """
+        """None when lanes must be level first: a table is to have other ones than are noted. Raises
+        StatementRejected, ConfigError, DownstreamUnavailable."""
         readers = []
         for change in dml.changes:
             reader = self._readers.get(id(change.table))

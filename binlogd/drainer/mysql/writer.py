@@ -200,10 +200,8 @@ class RowWriter:
     async def run_all(
         self, session: SqlSession, statements: Iterable[Statement], part: Part
     ) -> None:
-        """Runs statements of a part in order, small ones together.
-
-        Raises as `SqlSession.run`, and RowNotFound.
-        """
+        """Runs statements of a part in order, small ones together. Raises as `SqlSession.run`, and
+        RowNotFound."""
         for group in self._groups(statements):
             if len(group) == 1 or not self._has_savepoints:
                 await self._run_each(session, group, part)
@@ -434,10 +432,8 @@ class RowWriter:
 
 
 def _is_short(statement: Statement, done: Done, part: Part) -> bool:
-    """Whether it was to change rows that it did not find.
-
-    A row that is replaced counts twice, unless it is replaced by what it was.
-    """
+    """Whether it was to change rows that it did not find. A row that is replaced counts twice,
+    unless it is replaced by what it was."""
     if statement.kind is RunKind.SINGLE:
         return not statement.target.shape.is_safe and done.affected == 0
     finds = statement.finds.count(1)

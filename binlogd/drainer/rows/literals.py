@@ -331,9 +331,7 @@ def laid_out(
     table: TableAt, columns: Sequence[Column], key: Sequence[KeyColumn]
 ) -> Decoders | None:
     """Decoders of rows that are laid out as TiDB does for this table; None where no rows are.
-
-    Without a key the key of every row is 0. They raise UNEXPECTED_LAYOUT, or CorruptRow.
-    """
+    Without a key the key of every row is 0. They raise UNEXPECTED_LAYOUT, or CorruptRow."""
     assert all(each.column.not_null for each in key), "a key column may be NULL"
     layout = layout_of(table)
     if layout is None:

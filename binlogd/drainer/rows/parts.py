@@ -85,10 +85,8 @@ class RunKind(Enum):
 
 
 class Statement(NamedTuple):
-    """A statement, and what it was made of: `head` + `items` joined by commas + `tail`.
-
-    One of a single item may be written otherwise.
-    """
+    """A statement, and what it was made of: `head` + `items` joined by commas + `tail`. One of a
+    single item may be written otherwise."""
 
     text: bytes
     target: Target
@@ -264,10 +262,8 @@ class Gatherer:
         self.translated_ts = max(self.translated_ts, commit_ts)
 
     def add(self, dml: Dml, readers: Sequence[Reader]) -> Iterator[None]:
-        """Takes one transaction, a slice with each step; `readers` as `dml.changes`.
-
-        Until it has ended, lanes can take what is above the cut limits only. Raises RowMismatch.
-        """
+        """Takes one transaction, a slice with each step; `readers` as `dml.changes`. Until it has
+        ended, lanes can take what is above the cut limits only. Raises RowMismatch."""
         assert dml.commit_ts >= self.translated_ts, "transactions come in commit order"
         assert self._adding is None, "one transaction at a time"
         self._adding, self._is_counted = dml, False

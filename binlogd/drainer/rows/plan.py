@@ -21,20 +21,16 @@ Key = int | bytes
 
 
 class KeyColumn(msgspec.Struct, frozen=True):
-    """A column of the key by which rows are merged; never NULL.
-
-    strips_spaces: trailing spaces do not count where the key is compared (PAD SPACE).
-    """
+    """A column of the key by which rows are merged; never NULL. strips_spaces: trailing spaces do
+    not count where the key is compared (PAD SPACE)."""
 
     column: Column
     strips_spaces: bool = False
 
 
 class Decoders(msgspec.Struct, frozen=True):
-    """Row bytes to key and row literal. A literal has its parentheses: `(1,'a')`.
-
-    Raise CorruptRow; those of `literals` also UNEXPECTED_LAYOUT.
-    """
+    """Row bytes to key and row literal. A literal has its parentheses: `(1,'a')`. Raise CorruptRow;
+    those of `literals` also UNEXPECTED_LAYOUT."""
 
     insert: Callable[[bytes], tuple[Key, bytes]]
     update: Callable[[bytes], tuple[Key, Key, bytes]]

@@ -114,11 +114,8 @@ Row = tuple[int, int, int, int, int, str]
 def restart_of(
     rows: Iterable[Row], checkpoint: Checkpoint | None, elsewhere: Tso | None = None
 ) -> Restart:
-    """The plan of a restart. Raises ConfigError.
-
-    `elsewhere` is given where the checkpoint is kept on another server than the rows: what is noted
-    there of the checkpoint, NO_TS for nothing.
-    """
+    """The plan of a restart. Raises ConfigError. `elsewhere` is given where the checkpoint is kept
+    on another server than the rows: what is noted there of the checkpoint, NO_TS for nothing."""
     lanes: dict[int, LanePosition] = {}
     counts: set[int] = set()
     ddl, saved_ts, repeated_ts = None, NO_TS, NO_TS
@@ -209,10 +206,8 @@ def lanes_of(rows: Iterable[Row]) -> list[LanePosition]:
 
 
 def low_water(translated_ts: Tso, first_waiting: Iterable[Tso]) -> Tso:
-    """Everything up to here is applied.
-
-    `first_waiting` are the first commit_ts of what each lane has not finished.
-    """
+    """Everything up to here is applied. `first_waiting` are the first commit_ts of what each lane
+    has not finished."""
     return min([translated_ts, *(Tso(ts - 1) for ts in first_waiting)])
 
 

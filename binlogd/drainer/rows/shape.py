@@ -139,10 +139,8 @@ class Shape:
 def shape_of(
     info: Table, downstream: DownstreamTable, *, leaves_out_columns: bool = False
 ) -> Shape:
-    """The shape of a table; `info` is the upstream's side.
-
-    With `leaves_out_columns` those that the downstream lacks are not written.
-    """
+    """The shape of a table; `info` is the upstream's side. With `leaves_out_columns` those that the
+    downstream lacks are not written."""
     there = {column.name.lower(): column for column in downstream.columns}
     columns = tuple(
         column
@@ -329,9 +327,7 @@ def _best_key(
     info: Table, columns: Sequence[Column], downstream: DownstreamTable
 ) -> tuple[tuple[KeyColumn, ...], bool]:
     """The first exact key that both sides have, or the first of any kind; and whether it is exact.
-
-    () where there is none.
-    """
+    () where there is none."""
     written = {column.name.lower(): column for column in columns}
     there = {column.name.lower(): column for column in downstream.columns}
     unique = _unique_upstream(info)

@@ -106,10 +106,7 @@ class Reader:
     # --- one statement a row ---------------------------------------------------------------
 
     def original_statements(self, kind: int, row: bytes) -> tuple[bytes, ...]:
-        """What the original writes for a row of this kind.
-
-        Raises CorruptRow.
-        """
+        """What the original writes for a row of this kind. Raises CorruptRow."""
         head = self.target.write_head
         if kind == INSERT:
             return (head + self.decoded.insert(row)[1],)

@@ -101,10 +101,8 @@ class ReplicaCatalog:
 
 
 def name_of(database: str, table: str) -> str:
-    """What a table is called in the replica.
-
-    A dot in the name of a database is written otherwise, so that the first one ends it.
-    """
+    """What a table is called in the replica. A dot in the name of a database is written otherwise,
+    so that the first one ends it."""
     return f"{database.replace('%', '%25').replace('.', '%2E')}.{table}"
 
 

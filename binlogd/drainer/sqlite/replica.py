@@ -48,10 +48,8 @@ class NotStorable(Exception):
 
 
 class Function:
-    """What SQLite is given to call while it runs the statements of a DDL.
-
-    SQLite tells of an error in it only that there was one: `refusal` is what it was.
-    """
+    """What SQLite is given to call while it runs the statements of a DDL. SQLite tells of an error
+    in it only that there was one: `refusal` is what it was."""
 
     def __init__(self, name: str, arguments: int, call: Callable[..., Stored]) -> None:
         self.name, self.arguments, self._call = name, arguments, call

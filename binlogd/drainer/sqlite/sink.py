@@ -111,10 +111,8 @@ class SqliteSink:
     # --- opening -----------------------------------------------------------------------------
 
     async def open(self) -> Checkpoint | None:
-        """Opens or makes the file.
-
-        Raises ConfigError when it is something else, DownstreamUnavailable when it is locked.
-        """
+        """Opens or makes the file. Raises ConfigError when it is something else,
+        DownstreamUnavailable when it is locked."""
         try:
             await self._disk.make_directory(self._path.parent)
             self._connection = connection = await connection_to(
@@ -357,10 +355,8 @@ def _executed(
     passed_over: Sized,
     path: Path,
 ) -> list[RowNotFound]:
-    """Rows that were not there and may be missing.
-
-    Raises DownstreamUnavailable, StatementRejected, RowNotFound.
-    """
+    """Rows that were not there and may be missing. Raises DownstreamUnavailable, StatementRejected,
+    RowNotFound."""
     missed: list[RowNotFound] = []
     for run in runs:
         try:
