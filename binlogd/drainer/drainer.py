@@ -120,7 +120,7 @@ class Drainer:
         self._state = DrainerState.STARTING
         self._failure: Failure | None = None
         self._retry_at_s = 0.0
-        self._sessions = self._skipped = self._in_doubt = self._unforeseen = 0
+        self._sessions = self._in_doubt = self._unforeseen = 0
         self._mismatches = NO_TS, 0  # at one commit_ts: nothing behind it is walked before it
         self._checkpoint = Checkpoint(options.initial_commit_ts)
         self._first_ts = NO_TS
@@ -185,7 +185,7 @@ class Drainer:
             lag_s=behind_s(reached_ts, newest_ts) if merge else None,
             blocking=_ddl_at_work(sink) or self._blocking(merge, applied_ts, newest_ts),
             sessions_begun=self._sessions,
-            transactions_skipped=self._skipped + (session.skipped if session else 0),
+            transactions_skipped=self._ports.measures.skipped,
             values_in_doubt=self._in_doubt + (session.values_in_doubt if session else 0),
             unforeseen_errors=self._unforeseen,
             expiring=session.expiring if session else (),
@@ -294,7 +294,6 @@ class Drainer:
         if session is not None:
             self._checkpoint = session.checkpoint
             self._first_ts = session.first_ts or self._first_ts
-            self._skipped += session.skipped
             self._in_doubt += session.values_in_doubt
             self._left = session.standing()
 

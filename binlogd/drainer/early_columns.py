@@ -125,7 +125,10 @@ class EarlyColumns:
         if isinstance(txn, Dml):
             is_ahead = txn.schema_version > self._schema.version
             if is_ahead or txn.commit_ts <= self._keeps_until:
-                self._see(txn)
+                first = self._first_seen.get(txn.schema_version, txn.start_ts)
+                self._first_seen[txn.schema_version] = min(first, txn.start_ts)
+                if len(self._first_seen) > _VERSIONS_KEPT_MAX:
+                    del self._first_seen[min(self._first_seen)]
                 for change in txn.changes:
                     if is_ahead or change.table.info.partition_ids:
                         self._keep(txn, change)
@@ -188,13 +191,6 @@ class EarlyColumns:
         return min(needed)
 
     # --- keeping ---------------------------------------------------------------------------
-
-    def _see(self, txn: Dml) -> None:
-        first = self._first_seen.setdefault(txn.schema_version, txn.start_ts)
-        if txn.start_ts < first:
-            self._first_seen[txn.schema_version] = txn.start_ts
-        elif len(self._first_seen) > _VERSIONS_KEPT_MAX:
-            del self._first_seen[min(self._first_seen)]
 
     def _keep(self, txn: Dml, change: TableChange) -> None:
         commit_ts = txn.commit_ts

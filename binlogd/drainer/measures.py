@@ -78,7 +78,7 @@ class DrainerMeasures:
         self.relay = FileMeasures()
         self._events: Counter[str] = Counter()
         self._tables: Counter[str] = Counter()
-        self._undecodable = 0
+        self.skipped = self._undecodable = 0
         self._execute_s = Histogram(_SECONDS)
         self._checkpoint_delay_s = Histogram(_DELAY_SECONDS)
         self._reach_s: dict[str, Histogram] = {}

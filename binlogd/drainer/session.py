@@ -168,7 +168,6 @@ class Session:
         """Why the last one could not be saved."""
         self.first_ts = NO_TS
         """Of the first transaction that was pulled."""
-        self.skipped = 0
         self.expiring: tuple[str, ...] = ()
         """Tables with a TTL, as of what was walked."""
 
@@ -412,7 +411,7 @@ class Session:
 
     def _note(self, txn: Txn) -> None:
         if isinstance(txn, Ddl | Skip) and txn.reason:
-            self.skipped += 1
+            self._ports.measures.skipped += 1
             log.info("transaction_skipped", commit_ts=txn.commit_ts, reason=txn.reason)
         elif isinstance(txn, Ddl):
             log.info(

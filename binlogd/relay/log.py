@@ -84,7 +84,6 @@ class RelayWriter:
         self._file: AppendFile | None = None
         self._files: list[RelayFile] = []
         self._head_bytes = 0
-        self._offset = 0
         self._last_ts = NO_TS
         self._entries = self._bytes = 0
         self._last_error = ""
@@ -118,9 +117,7 @@ class RelayWriter:
         chain = chain_of(self._files)
         if chain and chain[0].base_ts <= after <= last_ts:
             self._last_ts = last_ts
-            newest = chain[-1]
-            self._file = await opened_again(self._disk, self._path(newest.suffix))
-            self._offset = newest.size_bytes
+            self._file = await opened_again(self._disk, self._path(chain[-1].suffix))
             return
         self._last_ts = after
         await self._begin_file(FrameKind.START)
@@ -152,7 +149,8 @@ class RelayWriter:
             raise LogFailed(self._directory, OSError(self._last_error))
         fresh = [entry for entry in entries if entry.commit_ts > self._last_ts]
         # a file has at least as much of groups as its head has of schema
-        is_full = self._offset - self._head_bytes >= max(self._max_file_bytes, self._head_bytes)
+        size_bytes, wanted = self._files[-1].size_bytes, max(self._max_file_bytes, self._head_bytes)
+        is_full = size_bytes - self._head_bytes >= wanted
         try:
             # what is passed over here is not yet in the schema that a snapshot would show
             if is_full and fresh and len(fresh) == len(entries):
@@ -173,16 +171,15 @@ class RelayWriter:
         newest = self._files[-1]
         last_ts = group[-1].commit_ts
         assert all(a.commit_ts <= b.commit_ts for a, b in pairwise(group))
-        at = RelayPos(newest.suffix, self._offset)
+        at = RelayPos(newest.suffix, newest.size_bytes)
         if all(isinstance(entry.payload, bytes) for entry in group):
             frame = encode_frame(FrameKind.GROUP, at, last_ts, encode_entries(group))
             frame_bytes = sum(map(len, frame))
             await self._file.append(frame, sync=True)
         else:
             frame_bytes = await self._append_in_pieces(self._file, at, group)
-        self._offset += frame_bytes
         self._last_ts = last_ts
-        self._files[-1] = replace(newest, size_bytes=self._offset)
+        self._files[-1] = replace(newest, size_bytes=newest.size_bytes + frame_bytes)
         self._entries += len(group)
         self._bytes += frame_bytes
 
@@ -208,8 +205,8 @@ class RelayWriter:
         head = encode_frame(kind, RelayPos(suffix, 0), self._last_ts, [self._snapshot()])
         self._file = await self._disk.open_append(self._path(suffix), create=True)
         await self._file.append(head, sync=True)
-        self._head_bytes = self._offset = sum(map(len, head))
-        self._files.append(RelayFile(suffix, self._last_ts, kind is FrameKind.START, self._offset))
+        self._head_bytes = size_bytes = sum(map(len, head))
+        self._files.append(RelayFile(suffix, self._last_ts, kind is FrameKind.START, size_bytes))
         log.info(
             "relay_file_begun", suffix=suffix, base_ts=self._last_ts, head_bytes=self._head_bytes
         )
