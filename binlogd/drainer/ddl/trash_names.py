@@ -78,11 +78,11 @@ class Trash:
     ) -> Replay | str:
         """What brings back the tables of a RECOVER or FLASHBACK; or why that cannot be told.
         `called` is what an upstream's name is downstream."""
-        statements, targets = [], []
         found = recovered_tables(job)
         if not found:
             return "its job does not name what it brings back"
-        views = []
+        moves: list[tuple[str, Named]] = []
+        views: list[tuple[str, Named]] = []
         databases: dict[str, None] = {}
         if job.type == ActionType.RECOVER_SCHEMA:
             databases[called(Named(effect.name.database)).database] = None
@@ -93,19 +93,17 @@ class Trash:
             name = called(name)
             databases[name.database] = None
             if each.table.is_view:
-                views.append((name, _view(name, each.raw)))
+                views.append((_view(name, each.raw), name))
                 continue
             place = self._place(each.dropped_by_ts, each.table.id)
-            statements.append(f"RENAME TABLE {quoted(place)} TO {quoted(name)}")
-            targets.append(name)
+            moves.append((f"RENAME TABLE {quoted(place)} TO {quoted(name)}", name))
         charset = ""
         if job.database is not None:
             charset = f" CHARACTER SET = {job.database.charset} COLLATE = {job.database.collate}"
-        creates = [f"CREATE DATABASE IF NOT EXISTS {quoted(each)}{charset}" for each in databases]
-        return Replay(
-            (*creates, *statements, *(text for _, text in views)),
-            (*(Named(each) for each in databases), *targets, *(name for name, _ in views)),
-        )
+        create = "CREATE DATABASE IF NOT EXISTS"
+        creates = [(f"{create} {quoted(each)}{charset}", Named(each)) for each in databases]
+        done = [*creates, *moves, *views]
+        return Replay(tuple(text for text, _ in done), tuple(name for _, name in done))
 
     def _place(self, start_ts: int, table_id: int) -> Named:
         return Named(self._schema, f"{start_ts}_{table_id}")

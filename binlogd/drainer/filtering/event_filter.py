@@ -28,34 +28,6 @@ from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.wire.peek import Mutation
 
 _ROW_EVENTS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
-_DDL_EVENTS = frozenset(
-    {
-        "create database",
-        "drop database",
-        "alter database",
-        "create table",
-        "drop table",
-        "truncate table",
-        "rename table",
-        "create index",
-        "drop index",
-        "create view",
-        "drop view",
-        "alter table",
-        "add table partition",
-        "drop table partition",
-        "truncate table partition",
-    }
-)
-_GROUPS = frozenset({"all", "all ddl", "all dml", "none", "none ddl", "none dml", ""})
-_ALIASES = {
-    "create schema": "create database",
-    "drop schema": "drop database",
-    "alter schema": "alter database",
-}
-EVENTS = frozenset({*_ROW_EVENTS, *_DDL_EVENTS, *_GROUPS, *_ALIASES})
-"""Every event name that a rule may list."""
-
 _THINGS = {
     "CREATE": ("DATABASE", "SCHEMA", "TABLE", "INDEX", "VIEW"),
     "DROP": ("DATABASE", "SCHEMA", "TABLE", "INDEX", "VIEW"),
@@ -63,6 +35,17 @@ _THINGS = {
     "TRUNCATE": ("TABLE",),
     "RENAME": ("TABLE",),
 }
+_DDL_EVENTS = {f"{verb} {thing}".lower() for verb, things in _THINGS.items() for thing in things}
+_OF_PARTITIONS = {f"{verb} table partition" for verb in ("add", "drop", "truncate")}
+_GROUPS = frozenset({"all", "all ddl", "all dml", "none", "none ddl", "none dml", ""})
+_ALIASES = {
+    "create schema": "create database",
+    "drop schema": "drop database",
+    "alter schema": "alter database",
+}
+EVENTS = frozenset({*_ROW_EVENTS, *_DDL_EVENTS, *_OF_PARTITIONS, *_GROUPS})
+"""Every event name that a rule may list."""
+
 _WORDS_BEFORE_THE_THING_MAX = 12
 _ANSWERS_KEPT_MAX = 10_000
 

@@ -351,19 +351,35 @@ class Broker:
     async def greet(self) -> None:
         """Changes nothing. Raises DownstreamUnavailable that says why no address serves (a client
         of Kafka only logs that), ConfigError for one that is none."""
-        first: DownstreamUnavailable | None = None
         try:
             places = collect_hosts(list(self._options.addresses), randomize=False)
         except ValueError as error:
             raise ConfigError(f"syncer.to.kafka-addrs: {error}") from error
-        for host, port, _ in places:
+        brokers = await self._first_answer([(host, port) for host, port, _ in places])
+        cause: DownstreamUnavailable | None = None
+        try:
+            async with asyncio.timeout(START_WAIT_S):
+                await self._first_answer(brokers)
+                return
+        except TimeoutError:
+            log.info("kafka_brokers_not_all_tried", brokers=len(brokers))
+        except DownstreamUnavailable as error:
+            cause = error
+        raise DownstreamUnavailable(
+            f"Kafka at {self._addresses()} answers, and names its brokers otherwise:"
+            f" {cause.message if cause else ''}",
+            todo="correct the brokers' advertised.listeners, or let this host reach them",
+        ) from cause
+
+    async def _first_answer(self, places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Of brokers that are asked one by one where they all are. Raises DownstreamUnavailable of
+        the first, ConfigError where there is none."""
+        first: DownstreamUnavailable | None = None
+        for host, port in places:
             try:
-                brokers = await self._asked(host, port)
+                return await self._asked(host, port)
             except (errors.KafkaError, TimeoutError, OSError) as error:
                 first = first or self._refusal(f"{host}:{port}", error)
-                continue
-            await self._reach_one_of(brokers)
-            return
         raise first or ConfigError("syncer.to.kafka-addrs: names no broker")
 
     async def _asked(self, host: str, port: int) -> list[tuple[str, int]]:
@@ -381,25 +397,6 @@ class Broker:
                 raise errors.SaslAuthenticationFailed("it takes no request after the login")
             raise errors.KafkaError("it knows no broker yet")
         return [(host, port) for _, host, port, *_ in answer.brokers]
-
-    async def _reach_one_of(self, brokers: list[tuple[str, int]]) -> None:
-        last: DownstreamUnavailable | None = None
-        try:
-            async with asyncio.timeout(START_WAIT_S):
-                for host, port in brokers:
-                    try:
-                        await self._asked(host, port)
-                    except (errors.KafkaError, TimeoutError, OSError) as error:
-                        last = self._refusal(f"{host}:{port}", error)
-                    else:
-                        return
-        except TimeoutError:
-            log.info("kafka_brokers_not_all_tried", brokers=len(brokers))
-        raise DownstreamUnavailable(
-            f"Kafka at {self._addresses()} answers, and names its brokers otherwise:"
-            f" {last.message if last else ''}",
-            todo="correct the brokers' advertised.listeners, or let this host reach them",
-        ) from last
 
     def _ways(self) -> dict[str, Any]:
         """What every client of aiokafka is told; certificates are those of now."""
