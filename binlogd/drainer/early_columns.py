@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from binlogd.drainer.filtering.route import TableRouter
-from binlogd.drainer.late import WORKS, Kept, left_by
+from binlogd.drainer.late import WORKS, KeptChange, left_by
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptRow
@@ -103,7 +103,7 @@ class EarlyColumns:
 
     def __init__(self, schema: SchemaTracker, router: TableRouter, after: Tso) -> None:
         self._schema, self._router = schema, router
-        self._kept: deque[Kept] = deque()
+        self._kept: deque[KeptChange] = deque()
         self._kept_bytes = 0
         self._last_ahead: OrderedDict[int, Tso] = OrderedDict()
         self._from_version = schema.version
@@ -210,7 +210,7 @@ class EarlyColumns:
         # tuples of their own: rows of a large binlog would keep all of it
         kinds = tuple(rows.inserted), tuple(rows.updated), tuple(rows.deleted)
         own = TableChange(change.table, Mutation(rows.table_id, *kinds, rows.sequence))
-        self._kept.append(Kept(commit_ts, txn.schema_version, own, size_bytes))
+        self._kept.append(KeptChange(commit_ts, txn.schema_version, own, size_bytes))
         self._kept_bytes += size_bytes
         while len(self._kept) > KEPT_CHANGES_MAX or self._kept_bytes > KEPT_BYTES_MAX:
             gone = self._kept.popleft()

@@ -55,7 +55,7 @@ def without_repeats(mutation: Mutation) -> Mutation:
     return mutation_of(mutation.table_id, rows) if len(rows) < len(mutation.sequence) else mutation
 
 
-class Kept(NamedTuple):
+class KeptChange(NamedTuple):
     """What one transaction changed in one table; `size_bytes` is what it takes in memory."""
 
     commit_ts: Tso
@@ -82,7 +82,7 @@ WORKS = (ActionType.DROP_TABLE_PARTITION, ActionType.REORGANIZE_PARTITION)
 """Jobs before which rows came that a downstream has otherwise than TiDB."""
 
 
-def left_by(job: Job, before: Table, turn: Turn, came: Iterable[Kept]) -> Left:
+def left_by(job: Job, before: Table, turn: Turn, came: Iterable[KeptChange]) -> Left:
     """What a job of `WORKS` leaves to be done of rows that came while it was at work."""
     is_drop = job.type == ActionType.DROP_TABLE_PARTITION
     if not is_drop and not before.has_hidden_id:
@@ -105,7 +105,7 @@ _There = tuple[int, bytes, dict[int, Value]]
 
 
 def _staying(
-    gone: Gone, after: PartitionLookup, before: Table, turn: Turn, came: Iterable[Kept]
+    gone: Gone, after: PartitionLookup, before: Table, turn: Turn, came: Iterable[KeptChange]
 ) -> Left:
     """Rows that lie in the next partition, by their last state. Those that fit none were written
     when theirs was seen."""
@@ -129,7 +129,7 @@ def _staying(
     return Left(mutation_of(before.id, rows) if rows else None, doubtful)
 
 
-def _twice(gone: Gone, job: Job, before: Table, came: Iterable[Kept]) -> Left:
+def _twice(gone: Gone, job: Job, before: Table, came: Iterable[KeptChange]) -> Left:
     """Rows that were inserted into an old and a new partition when the older ones had been copied:
     of two that are equal, one behind the other, TiDB has the one that is in the new partition."""
     rows: list[tuple[int, bytes]] = []

@@ -140,13 +140,12 @@ class Translator:
 
     def _kept(self, changes: list[TableChange]) -> list[TableChange]:
         """Without the kinds of rows that the event filter leaves out."""
-        found = []
-        for change in changes:
-            table = change.table
-            kept = self._filter.events.kept(table.database, table.info.name, change.mutation)
-            if kept.sequence:
-                found.append(TableChange(table, kept))
-        return found
+        kept = self._filter.events.kept
+        found = (
+            TableChange(each.table, kept(each.table.database, each.table.info.name, each.mutation))
+            for each in changes
+        )
+        return [each for each in found if each.mutation.sequence]
 
     def _ddl(self, binlog: CommittedBinlog, body: peek.Body, job: Job | None) -> Txn:
         commit_ts, query = binlog.commit_ts, body.query

@@ -85,16 +85,12 @@ def packed_time(text: str) -> int:
 def duration_text(nanoseconds: int, fsp: int) -> str:
     """A TIME of `fsp` fraction digits. Raises CorruptRow beyond 838:59:59."""
     seconds, rest = divmod(abs(nanoseconds), 1_000_000_000)
-    text = _duration_clock(seconds) + fraction_text(rest // 1000, fsp)
-    return "-" + text if nanoseconds < 0 else text
-
-
-def _duration_clock(seconds: int) -> str:
     if seconds > DURATION_SECONDS_MAX:
         raise CorruptRow(f"a TIME of {seconds} s")
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
-    return f"{_TWO_DIGITS[hour]}:{_TWO_DIGITS[minute]}:{_TWO_DIGITS[second]}"
+    clock = f"{_TWO_DIGITS[hour]}:{_TWO_DIGITS[minute]}:{_TWO_DIGITS[second]}"
+    return f"{'-' if nanoseconds < 0 else ''}{clock}{fraction_text(rest // 1000, fsp)}"
 
 
 def duration_ns(text: str) -> int:

@@ -96,7 +96,7 @@ def without_foreign_keys(statement: str) -> str:
         return statement
     first = behind_the_name(found)
     parts = parts_of(found, 2, depth=1) if is_create else parts_of(found, first, depth=0)
-    kept = [(a, b) for a, b in parts if not _is_foreign_key(found[a:b])]
+    kept = [(a, b) for a, b in parts if not _is_about(found[a:b], "FOREIGN")]
     if len(kept) == len(parts) or not kept:
         return statement if kept else ""
     text = ", ".join(_whole(statement, found[a].begin, found[b - 1].end) for a, b in kept if a < b)
@@ -134,10 +134,11 @@ def _whole(statement: str, begin: int, end: int) -> str:
     )
 
 
-def _is_foreign_key(part: list[Word]) -> bool:
+def _is_about(part: list[Word], keyword: str) -> bool:
+    """Whether it adds such a key or check, with a name or without."""
     said = part[1:] if part and part[0].says("ADD") else part
     return any(
-        word.says("FOREIGN") for word in said[: 3 if said and said[0].says("CONSTRAINT") else 1]
+        each.says(keyword) for each in said[: 3 if said and said[0].says("CONSTRAINT") else 1]
     )
 
 
@@ -345,7 +346,7 @@ def _version_needed(part: list[Word]) -> int:
         return 80000
     if len(said) > 1 and said[0].says("ALTER", "DROP") and said[1].says("CHECK", "CONSTRAINT"):
         return 80016
-    if any(word.says("CHECK") for word in said[: 3 if said and said[0].says("CONSTRAINT") else 1]):
+    if _is_about(part, "CHECK"):
         return 80016
     if not (said and said[0].says("INDEX", "KEY", "UNIQUE", "CONSTRAINT")):
         return 0

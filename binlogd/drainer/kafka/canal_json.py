@@ -24,12 +24,12 @@ from binlogd.drainer.kafka.row_events import (
     RowEvent,
     RowReader,
     key_columns,
+    shortest,
     text_of,
 )
 from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import Ddl, Dml
-from binlogd.tidb.columns import shortest_single
 from binlogd.tidb.kinds import STRING_TYPES, ActionType, Tp
 from binlogd.tidb.layout import INTEGER_TYPES
 from binlogd.tidb.model import Column, TableAt
@@ -173,21 +173,9 @@ def _writer(column: Column) -> Writer:
     kind = column.field_type
     if kind.tp in STRING_TYPES:
         return _latin if column.is_binary else text_of(column)
-    if kind.tp in (Tp.FLOAT, Tp.DOUBLE):
-        return _float(is_single=kind.tp == Tp.FLOAT)
-    return str
+    return (lambda value: str(shortest(value))) if kind.tp == Tp.FLOAT else str
 
 
 def _latin(value: Value) -> str:
     assert isinstance(value, bytes)
     return value.decode("latin-1")
-
-
-def _float(*, is_single: bool) -> Callable[[Value], str]:
-    """The shortest digits that give the same number again, of 32 or of 64 bits."""
-
-    def write(value: Value) -> str:
-        assert isinstance(value, float)
-        return repr(shortest_single(value)) if is_single else repr(value)
-
-    return write

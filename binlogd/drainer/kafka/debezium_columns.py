@@ -27,8 +27,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from binlogd.drainer.kafka.row_events import text_of
-from binlogd.tidb.columns import shortest_single
+from binlogd.drainer.kafka.row_events import shortest, text_of
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
@@ -93,14 +92,6 @@ def _named(kind: str, name: str, **parameters: str) -> Schema:
 
 def _same(value: Value) -> Any:
     return value
-
-
-def _float(_column: Column) -> ColumnType:
-    def write(value: Value) -> float:
-        assert isinstance(value, float)
-        return shortest_single(value)
-
-    return ColumnType({"type": "float"}, write)
 
 
 def _bit(column: Column) -> ColumnType:
@@ -174,7 +165,7 @@ def _day(text: str) -> int | None:
 
 _SPECIAL: Mapping[int, Callable[[Column], ColumnType]] = {
     Tp.LONGLONG: lambda _: ColumnType({"type": "int64"}, _same),
-    Tp.FLOAT: _float,
+    Tp.FLOAT: lambda _: ColumnType({"type": "float"}, shortest),
     Tp.DOUBLE: lambda _: ColumnType({"type": "double"}, _same),
     Tp.YEAR: lambda _: ColumnType(_named("int32", "time.Year"), _same),
     Tp.DATE: _date,

@@ -27,17 +27,9 @@ class OriginalMessages:
         for change in dml.changes:
             encoder = self._encoders.of(change.table)
             tables.append(encoder.table(encoder.mutations(change.mutation)))
-        first = dml.changes[0].table
-        value = dml_message(dml.commit_ts, tables)
-        yield KafkaMessage(
-            first.database,
-            first.info.name,
-            FIRST_PARTITION,
-            None,
-            value,
-            dml.commit_ts,
-            "transaction",
-        )
+        first, value = dml.changes[0].table, dml_message(dml.commit_ts, tables)
+        at = first.database, first.info.name, FIRST_PARTITION
+        yield KafkaMessage(*at, None, value, dml.commit_ts, "transaction")
 
     def ddl(self, ddl: Ddl) -> Iterator[KafkaMessage]:
         """One message for each statement."""

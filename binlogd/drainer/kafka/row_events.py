@@ -15,6 +15,7 @@ import msgspec
 from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.txn import Dml
 from binlogd.errors import CorruptRow
+from binlogd.tidb.columns import shortest_single
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder, Value
@@ -85,6 +86,12 @@ class ColumnWriters(Generic[W]):
     def keys(self, values: Mapping[int, Value]) -> dict[str, W]:
         """The key columns as `values` has them."""
         return {name: write(values[n]) for n, name, write in self._writers if n in self._key_ids}
+
+
+def shortest(value: Value) -> float:
+    """Of a FLOAT: the number whose digits are the fewest that give the same 32 bits again."""
+    assert isinstance(value, float)
+    return shortest_single(value)
 
 
 def text_of(column: Column) -> Callable[[Value], str]:

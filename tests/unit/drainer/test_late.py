@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from binlogd.drainer.late import Kept, Left, followed, left_by, without_repeats
+from binlogd.drainer.late import KeptChange, Left, followed, left_by, without_repeats
 from binlogd.drainer.txn import TableChange
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
 from binlogd.tidb.kinds import (
@@ -183,12 +183,12 @@ def test_a_ddl_is_forgotten_when_no_row_can_be_older() -> None:
     assert not moved.pasts
 
 
-def kept(commit_ts: int, version: int, changed: Mutation) -> Kept:
+def kept(commit_ts: int, version: int, changed: Mutation) -> KeptChange:
     at = TableAt("shop", table(LOW, HIGH), 5, None, {}, may_lack_columns=False)
-    return Kept(Tso(commit_ts), version, TableChange(at, changed), 0)
+    return KeptChange(Tso(commit_ts), version, TableChange(at, changed), 0)
 
 
-def left(kind: int, before: Table, after: Table, *came: Kept) -> Left:
+def left(kind: int, before: Table, after: Table, *came: KeptChange) -> Left:
     made = job(kind, after)
     return left_by(made, before, turn_of(made, DONE, ()), came)
 
