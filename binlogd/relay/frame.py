@@ -18,7 +18,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -133,14 +133,13 @@ class Damaged(NamedTuple):
 
 
 def encode_frame(
-    kind: FrameKind, at: RelayPos, commit_ts: Tso, body: Sequence[bytes]
+    kind: FrameKind, at: RelayPos, commit_ts: Tso, body: Iterable[bytes]
 ) -> list[bytes]:
     """A frame for this place of the log, and for no other: its head, and the pieces of its body."""
-    body_sum = size = 0
-    for piece in body:
+    pieces, body_sum = list(body), 0
+    for piece in pieces:
         body_sum = google_crc32c.extend(body_sum, piece)
-        size += len(piece)
-    return [frame_head(kind, at, commit_ts, body_sum, size), *body]
+    return [frame_head(kind, at, commit_ts, body_sum, sum(map(len, pieces))), *pieces]
 
 
 def frame_head(kind: FrameKind, at: RelayPos, commit_ts: Tso, body_sum: int, size: int) -> bytes:
@@ -150,27 +149,22 @@ def frame_head(kind: FrameKind, at: RelayPos, commit_ts: Tso, body_sum: int, siz
     return b"".join((MAGIC, checksum.to_bytes(4, "little"), head[_CHECKED_FROM:]))
 
 
-def entry_head(entry: RelayEntry) -> bytes:
-    """What stands before its payload. Raises ValueError for one of 4 GiB and more."""
-    if len(entry.payload) > _ENTRY_PART_BYTES_MAX:
-        raise ValueError(f"a payload of {len(entry.payload)} bytes does not fit a relay log")
-    return _ENTRY.pack(entry.commit_ts, len(entry.payload), len(entry.job))
-
-
-def encode_entries(entries: Sequence[RelayEntry]) -> list[bytes]:
-    """The body of a group: a large payload is a piece of its own, not copied; what is small lies
-    together. Raises ValueError for a payload of 4 GiB and more."""
-    pieces: list[bytes] = []
+def encode_entries(entries: Iterable[RelayEntry]) -> Iterator[bytes]:
+    """The body of a group: a large payload is a piece of its own, not copied, or many where it lies
+    on the disk; what is small lies together. Raises ValueError for a payload of 4 GiB and more."""
     parts: list[bytes] = []
     for entry in entries:
-        parts.append(entry_head(entry))
-        payload = bytes(entry.payload)
-        if len(payload) >= _LARGE_BYTES:
-            pieces += (b"".join(parts), payload)
-            parts = [entry.job]
-        else:
+        payload, size = entry.payload, len(entry.payload)
+        if size > _ENTRY_PART_BYTES_MAX:
+            raise ValueError(f"a payload of {size} bytes does not fit a relay log")
+        parts.append(_ENTRY.pack(entry.commit_ts, size, len(entry.job)))
+        if isinstance(payload, bytes) and size < _LARGE_BYTES:
             parts += (payload, entry.job)
-    return [*pieces, b"".join(parts)]
+            continue
+        yield b"".join(parts)
+        yield from (payload,) if isinstance(payload, bytes) else payload.pieces()
+        parts = [entry.job]
+    yield b"".join(parts)
 
 
 def decode_entries(body: bytes) -> list[RelayEntry]:

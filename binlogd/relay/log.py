@@ -36,7 +36,6 @@ from binlogd.relay.frame import (
     RelayPos,
     encode_entries,
     encode_frame,
-    entry_head,
     file_name,
     frame_head,
 )
@@ -188,12 +187,12 @@ class RelayWriter:
     ) -> int:
         """A group with a payload that lies on the disk: read twice, and never held."""
         checksum = size = 0
-        for piece in _pieces(group):
+        for piece in encode_entries(group):
             checksum, size = google_crc32c.extend(checksum, piece), size + len(piece)
             await asyncio.sleep(0)
         head = frame_head(FrameKind.GROUP, at, group[-1].commit_ts, checksum, size)
         await file.append([head], sync=False)
-        for piece in _pieces(group):
+        for piece in encode_entries(group):
             await file.append([piece], sync=False)
         await file.append([], sync=True)
         return HEAD.size + size
@@ -249,16 +248,6 @@ class RelayWriter:
     def _failure(self, error: OSError) -> LogFailed:
         self._last_error = error.strerror or str(error)
         return LogFailed(self._directory, error)
-
-
-def _pieces(group: Sequence[RelayEntry]) -> Iterator[bytes]:
-    for entry in group:
-        yield entry_head(entry)
-        if isinstance(entry.payload, bytes):
-            yield entry.payload
-        else:
-            yield from entry.payload.pieces()
-        yield entry.job
 
 
 def _groups(entries: Sequence[RelayEntry]) -> Iterator[Sequence[RelayEntry]]:

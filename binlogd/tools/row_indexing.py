@@ -274,7 +274,7 @@ class _Keys:
         if transaction.ddl is not None:
             self.ddls.append(transaction.commit_ts)
             about = name_of(transaction.ddl)
-            self._of_ddls.add((about.database, about.table))
+            self._of_ddls.add(about)
             return {key_of(*about), *([ANY] if raw.job is None else [])}
         found, is_large = {ANY} if raw.unexplained else set(), transaction.size_bytes > LARGE_BYTES
         at = CommitWindow(transaction.commit_ts, transaction.commit_ts)

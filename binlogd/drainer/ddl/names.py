@@ -7,7 +7,6 @@ is judged by the old name. Source: tidb-binlog reparo/ddl.go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from binlogd.drainer.messages.named import NamedDdl
 from binlogd.tidb.ddl_text import Word, next_name, words
@@ -17,21 +16,15 @@ _TABLES = ("TABLE", "VIEW", "SEQUENCE")
 _NOT_NAMES = ("IF", "NOT", "EXISTS", "TEMPORARY", "GLOBAL")
 
 
-class DdlName(NamedTuple):
-    """`table` is "" for a DDL of the database itself, or one that names no table."""
-
-    database: str
-    table: str
-
-
-def name_of(ddl: NamedDdl) -> DdlName:
-    """The database and table that a DDL is about."""
+def name_of(ddl: NamedDdl) -> tuple[str, str]:
+    """The database and table that a DDL is about; no table is "": it is of the database itself, or
+    names none."""
     found = words(ddl.text)
     for at, word in enumerate(found):
         following = found[at + 1 :]
         if word.says(*_DATABASES):
             database, table = _first_name(following)
-            return DdlName(database or table or ddl.database, "")
+            return database or table or ddl.database, ""
         if word.says(*_TABLES) or (
             word.says("TRUNCATE") and not (following and following[0].says("TABLE"))
         ):
@@ -40,12 +33,12 @@ def name_of(ddl: NamedDdl) -> DdlName:
             on = next((n for n, each in enumerate(found) if n > at and each.says("ON")), None)
             if on is not None:
                 return _first_table(found[on + 1 :], ddl.database)
-    return DdlName(ddl.database, "")
+    return ddl.database, ""
 
 
-def _first_table(found: Sequence[Word], database: str) -> DdlName:
+def _first_table(found: Sequence[Word], database: str) -> tuple[str, str]:
     named, table = _first_name(found)
-    return DdlName(named or database, table)
+    return named or database, table
 
 
 def _first_name(found: Sequence[Word]) -> tuple[str, str]:
