@@ -2,12 +2,8 @@
 
 A start takes the newest snapshot that the checkpoint has reached and applies the DDLs up to the
 checkpoint, in the order of their commit_ts: the exact schema of the checkpoint, which a schema
-version cannot name when DDLs ran side by side, and without the history that led there.
-
-    schema-<base_ts>.log := record*        (log/record.py: magic, length, CRC-32C, payload)
-    first record   JSON {"base_ts", "version"}
-    second record  the snapshot, as of base_ts
-    others         JSON [{"commit_ts", "schema_state", "job"}, ...], one record for each append
+version cannot name when DDLs ran side by side, and without the history that led there. Layout:
+docs/FORMAT.md, "Schema log".
 
 Invariant. Every DDL that the sink was given is in the log (synced) before. A new file is begun
 when the DDLs outweigh the snapshot; the one before goes when the saved checkpoint has passed the

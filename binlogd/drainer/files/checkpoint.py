@@ -1,9 +1,7 @@
 """The checkpoint of the file sink: `savepoint`, the TOML file of the original, and a little more.
 
-`consistent`, `commitTS` and `schema-version` are the original's keys. The table `[written]` is ours
-(the original passes over it): up to which byte of which file everything was durable when this was
-saved, and the last commit_ts before that byte. A restart verifies from there on and knows what is
-acknowledged from what may be torn.
+The table `[written]` is ours: up to which byte of which file everything was durable when this was
+saved. A restart verifies from there on and knows what is acknowledged from what may be torn.
 
 Source: tidb-binlog drainer/checkpoint/file.go; docs/FORMAT.md, "File sink".
 """

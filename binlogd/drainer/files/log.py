@@ -4,8 +4,7 @@ Invariant. A record that is yielded is a record that was written: its CRC-32C ma
 length was compared with the file before anything was read. Nothing is skipped: the original's
 readers search for the next record behind a bad one, these raise.
 
-A record is `magic u32 · length u64 · payload · CRC-32C of the payload u32`, little-endian. The
-length itself is not under the checksum: `log.scan` tells a damaged one from a torn record.
+The length of a record is under no checksum: `log.scan` tells a damaged one from a torn record.
 Reading here blocks: it is for tools, tests and child processes.
 Source: tidb-binlog pkg/binlogfile/{encoder,decoder,file}.go; docs/FORMAT.md, "File sink".
 """

@@ -1,11 +1,8 @@
 """Transactions as `pb_binlog.Binlog`, the message of file-sink logs: what they are, how they read.
 
-A column is `name, tp (one byte: MySQL's type code), mysql_type, value, changed_value`; an update
-has the old row in `value` and the new one in `changed_value`. A value is a flag byte and a body:
-0 NULL; 2 bytes (all text, and decimals, times and JSON as text); 5 float, 8 bytes in memcomparable
-order; 8 zigzag varint; 9 uvarint (UNSIGNED, ENUM, SET and BIT as numbers).
-
-Source: tidb-binlog proto/pb_binlog.proto, drainer/translator/pb.go; docs/FORMAT.md.
+A column is `name, tp (one byte: MySQL's type code), mysql_type, value, changed_value`. What a value
+is, and which columns a row has: docs/FORMAT.md, "File sink".
+Source: tidb-binlog proto/pb_binlog.proto, drainer/translator/pb.go.
 """
 
 from __future__ import annotations

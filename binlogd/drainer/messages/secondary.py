@@ -1,16 +1,7 @@
 """The original's secondary protobuf: its relay log, and its messages in Kafka; reading them.
 
-    Binlog  := 1 type (0 DML, 1 DDL) · 2 commit_ts · 3 dml_data · 4 ddl_data · 5 time_zone
-    DMLData := 1 tables*;  DDLData := 1 schema_name · 2 table_name · 3 ddl_query
-    Table   := 1 schema_name · 2 table_name · 3 column_info* · 4 mutations* · 5 unique_keys*
-    ColumnInfo := 1 name · 2 mysql_type · 3 is_primary_key · 4 flen · 5 decimal
-    TableMutation := 1 type · 2 row · 3 change_row; row has the new values (of a delete the old),
-                     change_row the old values of an update
-    Row := 1 columns*;  Key := 1 name · 2 column_names*
-    Column := 1 is_null · 2 int64 · 3 uint64 · 4 double · 5 bytes · 6 string, one of them
-
 Values come out as the row decoder would give them: text types as bytes, times and decimals as text.
-
+The numbers of the fields: docs/FORMAT.md, "In the original's format".
 Source: tidb-binlog proto/binlog.proto and drainer/translator/kafka.go; tidb-tools
 tidb-binlog/proto/proto/secondary_binlog.proto.
 """

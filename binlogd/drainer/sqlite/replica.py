@@ -1,19 +1,9 @@
 """How an upstream's table looks in a replica that is one SQLite file, and how it changes its shape.
 
 A table `shop.orders` is the SQLite table `shop.orders`; each column is stored so that its value can
-be compared with the upstream's bit by bit:
-
-| upstream | SQLite |
-|---|---|
-| integers, YEAR, BIT | INTEGER; from 2^63 up, where SQLite's integers end, the digits as text |
-| FLOAT, DOUBLE | REAL |
-| DECIMAL, DATE, DATETIME, TIMESTAMP (UTC), TIME, JSON | TEXT |
-| CHAR, VARCHAR, TEXT | TEXT; what is no UTF-8 as BLOB |
-| BINARY, VARBINARY, BLOB | BLOB |
-| ENUM, SET | TEXT: the label, the labels joined by commas |
-
-Virtual generated columns are left out: no binlog holds them. Indexes are made without UNIQUE but
-for the clustered key: equality here is that of bytes, and the upstream has checked its own.
+be compared with the upstream's bit by bit (docs/FORMAT.md, "SQLite replica"). Virtual generated
+columns are left out: no binlog holds them. Indexes are made without UNIQUE but for the clustered
+key: equality here is that of bytes, and the upstream has checked its own.
 
 A DDL never reaches SQLite as text. The job's TableInfo says what the table is now; columns are
 matched by id (a column that was rewritten has a new id and its old name), and the rows are copied

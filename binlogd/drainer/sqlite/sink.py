@@ -3,14 +3,7 @@
 Invariant. The file holds exactly the transactions up to the commit_ts that it names itself, each
 once. Why it holds: whole transactions are applied in commit order, DDL among them, and the progress
 is written in the same SQLite transaction, which is durable when it returns (synchronous = FULL).
-
-Beside the replica's tables the file has
-
-    _binlogd_progress    one row: commit_ts, and the checkpoint as the original's JSON
-    _binlogd_tables      id, name, info: which upstream table each is, and its TableInfo
-    _binlogd_whole       id: of these, those that the replica has written from their first row on
-
-What a table looks like is told in `replica`.
+What a table looks like is told in `replica`, what else the file has in docs/FORMAT.md.
 """
 
 from __future__ import annotations
