@@ -5,19 +5,7 @@ in comments of the form `/*T![feature] ... */`, which MySQL and MariaDB step ove
 stands wherever that is right, and edited word by word where it is not; it is never printed anew
 from a grammar, so nothing of it can be lost that nobody thought of.
 
- * File: the text as it is, as the original writes it.
- * TiDB and MySQL: placement options go (the policies are not there), TTL is switched off (the
-   upstream deletes), renames and drops are written from what is known of the tables (a RENAME may
-   name tables relative to a session's database, a DROP of several tables comes once for each).
- * MySQL: what rows that are there hold in a column that is added is said exactly (added).
- * TiDB and MySQL: what the text leaves to the server is said explicitly (ddl_explicit), and the
-   clock and zone are the upstream's (ddl_session).
- * MySQL: what only TiDB has is left out when it does not change what tables hold (caching, row id
-   sharding, sequences, attributes); index options that only MySQL 8 has go into version comments,
-   which MariaDB steps over; a global temporary table becomes an ordinary one, which stays empty.
- * MySQL: what is dropped or truncated may be put aside, and RECOVER and FLASHBACK bring it back
-   (ddl_trash). Without that, and for what changes rows in no binlog: UnsupportedDdl.
-
+What becomes of each kind: docs/DDL.md. What changes rows in no binlog is UnsupportedDdl.
 Source: tidb-binlog drainer/syncer.go, pkg/loader/executor.go and pkg/util/ddl.go.
 """
 
