@@ -95,27 +95,21 @@ class RelayEntry(msgspec.Struct, frozen=True, gc=False):
     job: bytes
 
 
-class Frame(NamedTuple):
-    """A frame that verified; `end` is where the next one begins. `commit_ts` of a head: the file
-    holds what is above it; of a group: its last transaction."""
-
-    kind: FrameKind
-    commit_ts: Tso
-    body: bytes
-    end: int
-
-
 class FramePlace(NamedTuple):
-    """A frame that verified, and where its body lies."""
+    """A frame that verified, from `at` on: its body lies from `begin` to `end`.
+
+    `commit_ts` of a head: the file holds what is above it; of a group: its last transaction.
+    """
 
     kind: FrameKind
     commit_ts: Tso
     begin: int
     end: int
 
-    def of(self, data: Whole) -> Frame:
-        """The frame in its file."""
-        return Frame(self.kind, self.commit_ts, data[self.begin : self.end], self.end)
+    @property
+    def at(self) -> int:
+        """Where it begins."""
+        return self.begin - HEAD.size
 
 
 class Torn(NamedTuple):

@@ -17,9 +17,7 @@ from binlogd.log.drive import DiskReading, Reading, of_bytes
 from binlogd.log.scan import Steps
 from binlogd.ports import Disk
 from binlogd.relay.frame import (
-    HEAD,
     Damaged,
-    Frame,
     FrameKind,
     FramePlace,
     RelayEntry,
@@ -78,7 +76,7 @@ async def _batches(
             raise CorruptRelay(path, 0, f"it continues {file.base_ts}, the log ended at {last_ts}")
         async for span in spans(disk, path, file.size_bytes, is_last=file is files[-1]):
             if span.kind is FrameKind.GROUP:
-                yield entries_of(path, span.begin - HEAD.size, await _body(disk, path, span))
+                yield entries_of(path, span.at, await _body(disk, path, span))
                 last_ts = span.commit_ts
 
 
@@ -90,7 +88,7 @@ def entries_of(path: Path, offset: int, body: bytes) -> list[RelayEntry]:
         raise CorruptRelay(path, offset, str(error)) from error
 
 
-def scan(path: Path, data: Whole, suffix: int, *, is_last: bool) -> Iterator[Frame]:
+def scan(path: Path, data: Whole, suffix: int, *, is_last: bool) -> Iterator[FramePlace]:
     """The frames of one file; ends where the last file is torn. Raises CorruptRelay."""
     at = RelayPos(suffix, 0)
     while at.offset < len(data):
@@ -98,7 +96,7 @@ def scan(path: Path, data: Whole, suffix: int, *, is_last: bool) -> Iterator[Fra
         span = Reading(steps, of_bytes(data)).ended()
         if span is None:
             return
-        yield span.of(data)
+        yield span
         at = at._replace(offset=span.end)
 
 

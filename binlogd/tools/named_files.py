@@ -19,7 +19,7 @@ from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import PbReader, head_of
 from binlogd.errors import Corrupt, CorruptRelay
-from binlogd.relay.frame import Frame, FrameKind, RelayEntry, Whole, suffix_of
+from binlogd.relay.frame import FrameKind, FramePlace, RelayEntry, Whole, suffix_of
 from binlogd.relay.reader import entries_of, scan
 from binlogd.tidb.model import Job, job_from_json
 from binlogd.tidb.schema import SchemaTracker
@@ -105,21 +105,21 @@ def relay_transactions(
     reader: RawReader | None = None
     last_ts = NO_TS
     for file in wanted:
-        for offset, frame in relay_frames(file, is_last=file == files[-1]):
-            meter.read_bytes += frame.end - offset
+        for frame, body in relay_frames(file, is_last=file == files[-1]):
+            meter.read_bytes += frame.end - frame.at
             if frame.kind is not FrameKind.GROUP:
                 if frame.kind is FrameKind.START or reader is None:
-                    reader = _reader(frame.body, wanted[wanted.index(file) :], files[-1])
+                    reader = _reader(body, wanted[wanted.index(file) :], files[-1])
                 elif frame.commit_ts != last_ts:
                     reason = f"it continues {frame.commit_ts}, the file before ended at {last_ts}"
                     raise CorruptRelay(file, 0, reason)
                 last_ts = frame.commit_ts
                 continue
             assert reader is not None, "a head comes first"
-            for entry in entries_of(file, offset, frame.body):
+            for entry in entries_of(file, frame.at, body):
                 if entry.commit_ts > window.stop:
                     return
-                found = _read(reader, entry, FilePosition(file, offset), window.start)
+                found = _read(reader, entry, FilePosition(file, frame.at), window.start)
                 if found is not None:
                     yield found
             last_ts = frame.commit_ts
@@ -146,11 +146,11 @@ def _reader(snapshot: bytes, following: Sequence[Path], newest: Path) -> RawRead
 
 def _jobs(files: Sequence[Path], newest: Path) -> Iterator[Job]:
     for number, file in enumerate(files):
-        for offset, frame in relay_frames(file, is_last=file == newest):
+        for frame, body in relay_frames(file, is_last=file == newest):
             if frame.kind is FrameKind.START and number:
                 return
             if frame.kind is FrameKind.GROUP:
-                for entry in entries_of(file, offset, frame.body):
+                for entry in entries_of(file, frame.at, body):
                     if entry.job:
                         yield job_from_json(entry.job)
 
@@ -160,22 +160,20 @@ def _from_first_needed(files: Sequence[Path], start: Tso) -> Sequence[Path]:
     first = 0
     for number, (_, following) in enumerate(pairwise(files)):
         head = next(relay_frames(following, is_last=following == files[-1]), None)
-        if head is None or head[1].commit_ts >= start:
+        if head is None or head[0].commit_ts >= start:
             break
         first = number + 1
     return files[first:]
 
 
-def relay_frames(file: Path, *, is_last: bool) -> Iterator[tuple[int, Frame]]:
-    """The frames of one file with their offsets. Raises CorruptRelay, OSError."""
+def relay_frames(file: Path, *, is_last: bool) -> Iterator[tuple[FramePlace, bytes]]:
+    """The frames of one file with their bodies. Raises CorruptRelay, OSError."""
     suffix = suffix_of(file.name)
     if suffix is None:
         raise CorruptRelay(file, 0, "the name is not that of a relay file")
     with _mapped(file) as data:
-        offset = 0
         for frame in scan(file, data, suffix, is_last=is_last):
-            yield offset, frame
-            offset = frame.end
+            yield frame, data[frame.begin : frame.end]
 
 
 @contextmanager

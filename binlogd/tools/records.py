@@ -76,15 +76,15 @@ def _of_pump(source: Source, meter: Meter) -> Iterator[RecordLine]:
 def _of_relay(source: Source, meter: Meter) -> Iterator[RecordLine]:
     meter.total_bytes += sum(file.stat().st_size for file in source.files)
     for file in source.files:
-        for offset, frame in relay_frames(file, is_last=file == source.newest):
-            size_bytes = frame.end - offset
+        for frame, body in relay_frames(file, is_last=file == source.newest):
+            size_bytes = frame.end - frame.at
             meter.read_bytes += size_bytes
-            detail = f"schema of {len(frame.body)} bytes"
+            detail = f"schema of {len(body)} bytes"
             if frame.kind is FrameKind.GROUP:
-                detail = f"{len(entries_of(file, offset, frame.body))} transactions"
+                detail = f"{len(entries_of(file, frame.at, body))} transactions"
             name = frame.kind.name.lower()
             yield RecordLine(
-                FilePosition(file, offset), size_bytes, name, NO_TS, frame.commit_ts, detail
+                FilePosition(file, frame.at), size_bytes, name, NO_TS, frame.commit_ts, detail
             )
 
 

@@ -6,9 +6,8 @@ walk, an equal name or `all` ignores. What the events did not ignore of a DDL is
 expressions, which know no case. One rule that ignores is enough. A statement that is none of the
 events (`event_of` says "") can only be caught by an expression.
 
-Patterns are globs: `?` is one character, `[a-z]` and `[!a-z]` a set, and `*`, as the last
-character, any rest. A rule without a table pattern holds for the schema and all that is in it; one
-with a table pattern does not hold for CREATE, ALTER and DROP DATABASE.
+Patterns are those of `glob`. A rule without a table pattern holds for the schema and all that is in
+it; one with a table pattern does not hold for CREATE, ALTER and DROP DATABASE.
 
 Source: tidb-binlog pkg/binlogfilter, tidb-tools pkg/binlog-filter and pkg/table-rule-selector.
 """

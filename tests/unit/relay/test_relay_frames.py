@@ -14,7 +14,6 @@ from binlogd.log.scan import CHUNK_BYTES
 from binlogd.relay.frame import (
     HEAD,
     Damaged,
-    Frame,
     FrameKind,
     FramePlace,
     RelayEntry,
@@ -39,10 +38,9 @@ GROUP = b"".join(encode_frame(FrameKind.GROUP, AT, Tso(9), encode_entries(ENTRIE
 FILE = HEAD_FRAME + GROUP
 
 
-def read_frame(data: bytes, at: RelayPos) -> Frame | Torn | Damaged:
+def read_frame(data: bytes, at: RelayPos) -> FramePlace | Torn | Damaged:
     """As `relay.reader.scan` reads it, with what ends a scan."""
-    found = Reading(frame_at(len(data), at), of_bytes(data)).ended()
-    return found.of(data) if isinstance(found, FramePlace) else found
+    return Reading(frame_at(len(data), at), of_bytes(data)).ended()
 
 
 entries = st.builds(
@@ -58,7 +56,8 @@ def test_what_was_written_reads_back(group: list[RelayEntry], commit_ts: int, su
     body = b"".join(encode_entries(group))
     data = b"".join(encode_frame(FrameKind.GROUP, RelayPos(suffix, 0), Tso(commit_ts), [body]))
     frame = read_frame(data, RelayPos(suffix, 0))
-    assert frame == Frame(FrameKind.GROUP, Tso(commit_ts), body, len(data))
+    assert frame == FramePlace(FrameKind.GROUP, Tso(commit_ts), HEAD.size, len(data))
+    assert data[frame.begin : frame.end] == body
     assert decode_entries(body) == group
 
 
@@ -125,7 +124,7 @@ def test_a_frame_that_others_follow_was_acknowledged_and_is_never_torn() -> None
 
 
 def test_a_frame_in_the_wrong_place_is_damage() -> None:
-    assert isinstance(read_frame(b"\0" * AT.offset + GROUP, AT), Frame)
+    assert isinstance(read_frame(b"\0" * AT.offset + GROUP, AT), FramePlace)
     assert isinstance(read_frame(GROUP, RelayPos(7, 0)), Damaged)
     assert isinstance(read_frame(FILE, AT._replace(suffix=8)), Damaged)
 
@@ -143,9 +142,10 @@ def test_a_large_payload_is_a_piece_of_its_own_and_reads_back() -> None:
     entries = [RelayEntry(Tso(6), b"small", b""), RelayEntry(Tso(7), large, b"{}")]
     pieces = encode_frame(FrameKind.GROUP, AT, Tso(7), encode_entries(entries))
     assert any(piece is large for piece in pieces)
-    frame = read_frame(bytes(AT.offset) + b"".join(pieces), AT)
-    assert isinstance(frame, Frame)
-    assert decode_entries(frame.body) == entries
+    data = bytes(AT.offset) + b"".join(pieces)
+    frame = read_frame(data, AT)
+    assert isinstance(frame, FramePlace)
+    assert decode_entries(data[frame.begin : frame.end]) == entries
 
 
 def test_a_frame_of_many_chunks_is_judged_without_being_held() -> None:
