@@ -62,7 +62,9 @@ class MergeStatistics:
     """For how long the others have been waiting for `blocking`."""
 
 
-class _Source:
+class MergeSource:
+    """What one source has promised, and what of it waits for the others."""
+
     __slots__ = ("bytes_waiting", "is_leaving", "resolved_ts", "waiting")
 
     def __init__(self, after: Tso) -> None:
@@ -72,6 +74,7 @@ class _Source:
         self.bytes_waiting = 0
 
     def take(self, up_to: Tso) -> list[CommittedBinlog]:
+        """What waits up to there."""
         taken: list[CommittedBinlog] = []
         waiting = self.waiting
         while waiting and waiting[0].commit_ts <= up_to:
@@ -85,27 +88,21 @@ class Merge:
     """Fed with batches of named sources, polled for batches of the whole."""
 
     def __init__(self, names: Iterable[str], after: Tso) -> None:
-        self._sources = {name: _Source(after) for name in names}
+        self._sources = {name: MergeSource(after) for name in names}
         self.popped_ts = self._newest_ts = after
         """Up to where everything was popped."""
         self._duplicates = 0
 
-    def join(self, name: str) -> Tso:
-        """Takes in a source; what it is to deliver lies above the returned commit_ts."""
-        known = self._sources.get(name)
-        if known is None:
-            known = self._sources[name] = _Source(self.popped_ts)
+    def join(self, name: str) -> MergeSource:
+        """Takes in a source; what it is to deliver lies above what it has promised."""
+        known = self._sources.setdefault(name, MergeSource(self.popped_ts))
         known.is_leaving = False
-        return known.resolved_ts
+        return known
 
     def leave(self, name: str) -> None:
         """Waits for a source no longer, and forgets it when all that it delivered is popped."""
         self._sources[name].is_leaving = True
         self._forget_the_gone()
-
-    def resolved_ts(self, name: str) -> Tso:
-        """What a source has promised."""
-        return self._sources[name].resolved_ts
 
     def push(self, name: str, pulled: Pulled) -> None:
         """Takes a batch of a source. Raises PromiseBroken."""
@@ -141,14 +138,6 @@ class Merge:
         binlogs = self._without_repeats(gathered)
         self.popped_ts = up_to
         return Pulled(binlogs, up_to)
-
-    def bytes_waiting(self, name: str) -> int:
-        """Payload bytes of a source that wait for the others."""
-        return self._sources[name].bytes_waiting
-
-    def binlogs_waiting(self, name: str) -> int:
-        """Binlogs of a source that wait for the others."""
-        return len(self._sources[name].waiting)
 
     def statistics(self) -> MergeStatistics:
         """How it stands; cheap."""

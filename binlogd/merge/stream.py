@@ -24,7 +24,7 @@ import structlog
 
 from binlogd.binlog import Pulled
 from binlogd.errors import BinlogdError, Unavailable
-from binlogd.merge.merge import Merge, MergeStatistics
+from binlogd.merge.merge import Merge, MergeSource, MergeStatistics
 from binlogd.ports import BinlogSource, Member, Sources, SourceState
 from binlogd.tso import Tso
 
@@ -63,8 +63,8 @@ class FixedSources:
 class _Puller:
     """A member of the merge, and the task that pulls it."""
 
-    def __init__(self, member: Member, now_s: float) -> None:
-        self.member = member
+    def __init__(self, member: Member, held: MergeSource, now_s: float) -> None:
+        self.member, self.held = member, held
         self.task: asyncio.Task[None] | None = None
         self.heard_at_s = now_s
         self.offline_at_s = now_s
@@ -169,10 +169,10 @@ class MergedStream:
 
     def _join(self, member: Member) -> None:
         name = member.source.name
-        after = self._merge.join(name)
-        puller = self._pullers[name] = _Puller(member, self._clock())
+        held = self._merge.join(name)
+        puller = self._pullers[name] = _Puller(member, held, self._clock())
         puller.task = self._group.create_task(self._fill(puller), name=f"pull {name}")
-        log.info("source_joined", source=name, after=after, state=member.state.value)
+        log.info("source_joined", source=name, after=held.resolved_ts, state=member.state.value)
 
     def _changed(self, puller: _Puller, member: Member) -> None:
         before, puller.member = puller.member, member
@@ -188,7 +188,7 @@ class MergedStream:
     def _leave_if_drained(self, puller: _Puller) -> bool:
         """An offline source goes when it has delivered what it had."""
         member, name = puller.member, puller.member.source.name
-        promised = self._merge.resolved_ts(name)
+        promised = puller.held.resolved_ts
         if member.state is not SourceState.OFFLINE or promised < member.last_ts:
             return False
         log.info("source_left", source=name, promised=promised)
@@ -203,7 +203,7 @@ class MergedStream:
         patience_s = puller.offline_at_s + self._limits.offline_grace_s
         if member.state is not SourceState.OFFLINE or self._clock() < patience_s:
             return False
-        promised = self._merge.resolved_ts(name)
+        promised = puller.held.resolved_ts
         log.warning(
             "source_given_up",
             source=name,
@@ -251,31 +251,31 @@ class MergedStream:
 
     async def _pull(self, puller: _Puller) -> None:
         """Pulls until the source has left; raises what it raises, and Unavailable at its end."""
-        source = puller.member.source
+        source, held = puller.member.source, puller.held
         name = source.name
-        async with aclosing(source.pull(self._merge.resolved_ts(name))) as batches:
+        async with aclosing(source.pull(held.resolved_ts)) as batches:
             is_large = False
             async for pulled in batches:
-                promised, puller.trouble = self._merge.resolved_ts(name), ""
+                promised, puller.trouble = held.resolved_ts, ""
                 if self._on_pulled is not None:
                     self._on_pulled(name, pulled)
                 self._merge.push(name, pulled)
-                if self._merge.resolved_ts(name) > promised:  # not that it is there, and no more
+                if held.resolved_ts > promised:  # not that it is there, and no more
                     puller.heard_at_s = self._clock()
                 self._pushed.set()
                 if self._leave_if_drained(puller):
                     return
                 upto, was_large, is_large = pulled.resolved_ts, is_large, pulled.next_bytes > 0
                 del pulled  # it is the reader's alone
-                await self._room(name)
+                await self._room(held)
                 if is_large or was_large:
                     await self._turn(upto)
         raise Unavailable(f"source {name} ended its stream")
 
-    async def _room(self, name: str) -> None:
+    async def _room(self, of: MergeSource) -> None:
         while (
-            self._merge.binlogs_waiting(name) >= self._limits.binlogs_waiting_max
-            or self._merge.bytes_waiting(name) >= self._limits.bytes_waiting_max
+            len(of.waiting) >= self._limits.binlogs_waiting_max
+            or of.bytes_waiting >= self._limits.bytes_waiting_max
         ):  # ends when the reader pops
             self._popped.clear()
             await self._popped.wait()

@@ -1,16 +1,10 @@
 """What rows from before an ADD COLUMN hold: said by a literal that every server reads alike.
 
-The server that executes an ADD COLUMN fills the rows that are there with what it makes of the
-DEFAULT in the text, and servers make different things of one text: TiDB rounds a fraction that its
-type has no room for, where MariaDB cuts it; TiDB keeps a default as JSON text, so bytes that are no
-UTF-8 are U+FFFD in these rows; a JSON column that is NOT NULL begins with the JSON `null` in TiDB
-and MySQL, with an empty text in MariaDB (which alone reads the DEFAULT that it gets here: `marks`).
-The job says what these rows hold (`origin_default`). So the DEFAULT of a column that is added
-becomes the literal of that value, in the form of the column. The server still adds the column
-without touching a row, and there is no second statement over the rows that a crash could come
-before.
-
-A DEFAULT that is no constant is left to `session_clock`.
+Servers make different things of the DEFAULT in one text (docs/decisions/0075). The job says what
+these rows hold (`origin_default`), so the DEFAULT becomes the literal of that value, in the form of
+the column: no second statement goes over the rows that a crash could come before. That of a JSON
+column which is NOT NULL is read by MariaDB alone (`marks`). One that is no constant is left to
+`session_clock`.
 Source: pingcap/tidb ddl/ddl_api.go (generateOriginDefaultValue), table/column.go.
 """
 

@@ -1,15 +1,9 @@
 """Dropped and truncated tables are put aside, so that RECOVER and FLASHBACK find them.
 
-No binlog holds the rows that RECOVER TABLE, FLASHBACK TABLE and FLASHBACK DATABASE bring back; the
-upstream has them still. So has the downstream where a DROP is a RENAME into a schema for that. A
-table is called there by the start_ts of the job that dropped it and by its id: the job that brings
-it back names both (`SnapshotTS`, the table's id), and the first tells how old it is.
-
- * DROP TABLE, DROP DATABASE: each table is renamed; a database is dropped when it is empty of them.
- * TRUNCATE: the table is renamed, and made anew like that.
- * RECOVER, FLASHBACK: renamed back, under the name of the job.
-Not put aside: views and sequences (they hold no rows), tables with a foreign key and those that one
-refers to (the key would follow the renamed table).
+No binlog holds the rows that these bring back. A table is called in the trash by the start_ts of
+the job that dropped it and by its id: the job that brings it back names both (`SnapshotTS`, the
+table's id), and the first tells how old it is. The steps, and what is not put aside:
+docs/decisions/0019.
 
 Source: pingcap/tidb ddl/table.go (onRecoverTable), ddl/schema.go (onRecoverSchema), ddl_api.go.
 """

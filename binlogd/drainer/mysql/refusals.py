@@ -1,8 +1,7 @@
 """What a server's errors and warnings mean: what is refused, and what is held otherwise.
 
-A DDL is executed in a strict session, as TiDB executes it by default: a value that does not fit is
-an error, the server takes all of the statement back, and the Drainer stops. It is done without
-strictness only where that changes no value, or where the upstream's session had none either.
+A DDL is executed in a strict session, and without strictness only where that changes no value, or
+where the upstream's session had none either (docs/decisions/0088).
 
 Rows are written without strict mode, because an upstream may hold values that strict mode refuses
 (the invalid member 0 of an ENUM). What strict mode would catch besides, a column that is too short,

@@ -41,7 +41,7 @@ def test_one_that_joins_begins_where_the_merge_is_and_not_where_another_source_i
     merge.push("b", pulled(up_to=6))
     assert (found := merge.pop()) is not None
     assert (list(found.binlogs), found.resolved_ts) == ([commit(1, 5)], 6)
-    assert merge.join("c") == 6
+    assert merge.join("c").resolved_ts == 6
     merge.push("b", pulled(up_to=9))
     assert merge.pop() is None
     merge.push("c", pulled(commit(3, 7), up_to=9))
