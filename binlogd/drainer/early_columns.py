@@ -226,10 +226,10 @@ class EarlyColumns:
                 self._keeps_since = ddl.commit_ts
             self._keeps_until = plus_ms(ddl.commit_ts, _KEPT_MS)
         found: InDoubt | RowsInDoubt | None = None
-        if not ddl.is_skipped and ddl.added:
+        if not ddl.is_skipped and ddl.effect.added:
             found = self._backfill(ddl)
-        elif not ddl.is_skipped and ddl.job.type in WORKS and ddl.before is not None:
-            found = self._leave(ddl, ddl.before)
+        elif not ddl.is_skipped and ddl.job.type in WORKS and ddl.effect.before is not None:
+            found = self._leave(ddl, ddl.effect.before)
         if ddl.schema_version:
             self._done.append(_Done(ddl.commit_ts, ddl.schema_version))
         return found
@@ -287,10 +287,10 @@ class EarlyColumns:
         ]
         after = self._schema.table_at(table_id, ddl.schema_version)
         backfilled = None
-        if is_complete and after is not None and not ddl.rewrites:
-            backfilled = _backfilled(after, changes, frozenset(ddl.added))
+        if is_complete and after is not None and not ddl.effect.rewrites:
+            backfilled = _backfilled(after, changes, frozenset(ddl.effect.added))
         if backfilled is None or after is None:
-            return InDoubt(ddl.added, since, max(last_ts, ddl.commit_ts))
+            return InDoubt(ddl.effect.added, since, max(last_ts, ddl.commit_ts))
         if backfilled.updated:
             self._put_due(ddl, after, backfilled)
         return None

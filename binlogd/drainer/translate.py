@@ -175,9 +175,7 @@ class Translator:
             is_skipped=bool(reason),
             further=replay.statements[1:],
             targets=replay.targets,
-            added=effect.added,
-            rewrites=effect.rewrites,
-            before=effect.before,
+            effect=effect,
             reason=reason,
             created=tuple(map(self.router.name, effect.created)),
             renamed=tuple(

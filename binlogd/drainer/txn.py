@@ -13,8 +13,8 @@ import msgspec
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.tidb.kinds import RECOVERIES
-from binlogd.tidb.model import ActionType, Job, Table, TableAt
-from binlogd.tidb.schema import Named
+from binlogd.tidb.model import ActionType, Job, TableAt
+from binlogd.tidb.schema import Effect, Named
 from binlogd.tso import Tso
 from binlogd.wire.peek import Body, Mutation
 
@@ -24,6 +24,7 @@ NO_DDL = "syncer.sync-ddl = false"
 """The `reason` of every DDL where none is asked for; whoever shapes the downstream does them."""
 BY_HAND = frozenset({BY_DECISION, NO_DDL})
 
+_NO_EFFECT = Effect(is_in_force=False, name=Named(""))
 _OF_THE_DATABASE_ITSELF = frozenset(
     {ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA, ActionType.RECOVER_SCHEMA}
 )
@@ -87,13 +88,8 @@ class Ddl:
     targets: tuple[Named, ...] = ()
     """What each statement changes, where that is not `table`: what goes into the trash, or comes
     out of it."""
-
-    added: tuple[str, ...] = ()
-    """Columns that rows may have had before this DDL; their values had no place downstream."""
-    rewrites: bool = False
-    """Whether it gives another column a new id at the same time."""
-    before: Table | None = None
-    """What the table was that changed."""
+    effect: Effect = _NO_EFFECT
+    """What it did to the schema upstream."""
 
     @property
     def takes_back(self) -> bool:
