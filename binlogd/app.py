@@ -73,12 +73,7 @@ from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.telemetry.traces import Traces
-from binlogd.tools.restoring import (
-    Beside,
-    LastResort,
-    decided_skips,
-    restore_from,
-)
+from binlogd.tools.restoring import Beside, LastResort, decided_skips, restore_from
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.upstream import Upstream

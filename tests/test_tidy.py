@@ -19,10 +19,10 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_992
+PRODUCT_LINES_MAX = 90_335
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_961
-WALK_LINES_MAX = 8_532
+FUNCTIONS_MAX = 5_910
+WALK_LINES_MAX = 7_650
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {
     "binlogd/drainer/files/log.py": "records of a file sink",

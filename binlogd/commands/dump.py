@@ -143,10 +143,7 @@ def _printed(
 
 
 async def _followed(
-    asked: _Asked,
-    writer: JsonWriter | TextWriter,
-    start: Tso,
-    vouched: Callable[[], Tso | None],
+    asked: _Asked, writer: JsonWriter | TextWriter, start: Tso, vouched: Callable[[], Tso | None]
 ) -> None:
     """What commits from `start` on, or from now on, until Ctrl-C or so many transactions.
 

@@ -44,10 +44,7 @@ def warn(text: str) -> None:
 
 
 def say_table(
-    names: Sequence[str | Column],
-    rows: Iterable[Sequence[str]],
-    *,
-    console: Console | None = None,
+    names: Sequence[str | Column], rows: Iterable[Sequence[str]], *, console: Console | None = None
 ) -> None:
     """Rows under the names of their columns. What stands in them is markup."""
     from rich.table import Table

@@ -13,13 +13,7 @@ from rich.console import Console
 
 from binlogd.commands.console import ReadingProgress
 from binlogd.commands.output import say, say_json, warn
-from binlogd.commands.reading import (
-    FromOption,
-    JsonLinesOption,
-    ToOption,
-    show_chosen,
-    window_of,
-)
+from binlogd.commands.reading import FromOption, JsonLinesOption, ToOption, show_chosen, window_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import ConfigError

@@ -1,5 +1,5 @@
-"""SQLite: connections that no end of a process waits for, files made whole or not at all, and errors
-that tell of a file or of what is around it."""
+"""SQLite: connections that no end of a process waits for, files made whole or not at all, and what
+an error tells of."""
 
 from __future__ import annotations
 

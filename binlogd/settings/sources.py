@@ -120,9 +120,7 @@ class _Given(msgspec.Struct, frozen=True):
 
 
 def read(
-    path: Path | None,
-    environ: Mapping[str, str],
-    overrides: Mapping[str, str] | None = None,
+    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str] | None = None
 ) -> Settings:
     """`overrides` are words of the command line, by key. Raises ConfigError."""
     text = "" if path is None else config.read_text(path)

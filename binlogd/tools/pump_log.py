@@ -89,10 +89,7 @@ def shard_records(shard: ShardDirectory, meter: Meter) -> Iterator[tuple[FilePos
 
 
 def joined(
-    shard: ShardDirectory,
-    window: CommitWindow,
-    meter: Meter,
-    only: Sequence[Tso] | None = None,
+    shard: ShardDirectory, window: CommitWindow, meter: Meter, only: Sequence[Tso] | None = None
 ) -> Iterator[Joined]:
     """The transactions of a shard in commit order; fakes are left out. With `only`, those with
     these commit_ts.
