@@ -7,8 +7,8 @@ import msgspec
 from binlogd.errors import ConfigError
 from binlogd.settings.effects import flattened
 
-SHARDS_MAX = 1024
-"""Each has files and tasks of its own, and is opened by itself."""
+_MOST = {"pump.shards": 1024, "syncer.worker-count": 1024}
+"""Each shard has files and tasks of its own, each lane a connection."""
 _POSITIVE = frozenset(
     (
         *(f"pump.{name}" for name in ("shards", "fake-binlog-interval", "heartbeat-interval")),
@@ -32,5 +32,5 @@ def check_values(config: msgspec.Struct) -> None:
             raise ConfigError(f"{key}: a port is 1 to 65535, got {value}")
         if isinstance(value, str) and "\0" in value:
             raise ConfigError(f"{key}: holds a NUL, which no name or path can; remove it")
-        if key == "pump.shards" and value > SHARDS_MAX:
-            raise ConfigError(f"{key}: at most {SHARDS_MAX}, got {value}")
+        if key in _MOST and value > _MOST[key]:
+            raise ConfigError(f"{key}: at most {_MOST[key]}, got {value}")

@@ -166,6 +166,7 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
         ('addr = "a:1', "a text lacks its closing quote"),
         ('addr = "a b:1"', 'expected "host:port", got "a b:1"'),
         ("[pump]\nshards = 1025", "pump.shards: at most 1024, got 1025"),
+        ("[syncer]\nworker-count = 1000000", "syncer.worker-count: at most 1024, got 1000000"),
         ('addr = "a:999999"', "addr: a port is 0 to 65535"),
         ("pump = 3", "line 1: pump: must be a table, which begins with [pump]"),
         ("[syncer.ignore-table]", "must be a table, which begins with [[syncer.ignore-table]]"),
