@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import aiokafka
@@ -229,10 +228,7 @@ class Broker:
                 await producer.stop()
         except TimeoutError:
             # what it waits for without end: messages that nobody takes, a request to be repeated
-            waiting = producer._message_accumulator  # noqa: SLF001 - see above
-            waiting.fail_all(errors.KafkaConnectionError("given up"))
-            for batch in chain(waiting._pending_batches, *waiting._batches.values()):  # noqa: SLF001
-                batch._drain_waiter.exception()  # noqa: SLF001 - which nobody else looks at
+            producer._message_accumulator.fail_all(errors.KafkaConnectionError("given up"))  # noqa: SLF001 - see above
             try:
                 async with asyncio.timeout(END_WAIT_S):
                     await producer._sender.close()  # noqa: SLF001 - see above

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from dataclasses import replace
 
 import aiokafka
@@ -93,9 +92,7 @@ async def test_messages_without_their_progress_are_seen_by_nobody(kafka: Kafka) 
 
 
 @pytest.mark.parametrize("gone", ["removed", "progress-removed"])
-async def test_a_topic_that_is_removed_under_the_producer_is_named(
-    kafka: Kafka, caplog: pytest.LogCaptureFixture, gone: str
-) -> None:
+async def test_a_topic_that_is_removed_under_the_producer_is_named(kafka: Kafka, gone: str) -> None:
     broker = Broker(replace(options(kafka, "removed"), topic="removed"))
     await broker.start()
     message = KafkaMessage("d", "t", FIRST_PARTITION, None, b"row")
@@ -104,8 +101,6 @@ async def test_a_topic_that_is_removed_under_the_producer_is_named(
     with pytest.raises(DownstreamUnavailable, match=f": the topic {gone} was removed; "):
         await broker.publish([message], b"2")
     await broker.stop()
-    gc.collect()  # what nobody has looked at is logged then
-    assert "never retrieved" not in caplog.text
 
 
 async def test_a_ddl_that_json_cannot_hold_stops_with_the_way_past(kafka: Kafka) -> None:
