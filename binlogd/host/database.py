@@ -4,10 +4,10 @@ an error tells of."""
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 from aiosqlite import Connection
 
 from binlogd.host.disk import sync_directory
@@ -21,9 +21,19 @@ def connection_to(path: Path | str, **options: Any) -> Connection:
     A process that fails may leave it open: then it ends as if it were killed, which every database
     here survives. Python would wait for the connection's thread, without end.
     """
-    connection = aiosqlite.connect(path, **options)
+    connection = _Connection(partial(sqlite3.connect, str(path), **options), iter_chunk_size=64)
     connection._thread.daemon = True  # noqa: SLF001 - pinned by test_borrowed_attributes.py
     return connection
+
+
+class _Connection(Connection):
+    async def _connect(self) -> Connection:
+        """Where it cannot be opened, its thread told of its end a loop that was closed by then."""
+        try:
+            return await super()._connect()
+        except sqlite3.Error:
+            self._thread.join()  # nothing is left for it but to end
+            raise
 
 
 async def make_database(path: Path, script: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import aiohttp
 import aiomysql
 import aiosqlite
+import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.producer.message_accumulator import MessageAccumulator
@@ -261,6 +263,16 @@ async def test_nobody_waits_for_the_thread_of_a_connection_that_aiosqlite_has_no
         assert isinstance(connection._thread, threading.Thread)
         assert connection._thread.is_alive()
         assert connection._thread.daemon
+
+
+async def test_a_database_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    """It told of its end a loop that was closed by then: a stack at the end of a command."""
+    assert "self._connect()" in inspect.getsource(aiosqlite.Connection.__await__)
+    for _ in range(20):
+        connection = connection_to(tmp_path)  # a directory
+        with pytest.raises(sqlite3.OperationalError, match="unable to open database file"):
+            await connection
+        assert not connection._thread.is_alive()
 
 
 def test_aiokafkas_producer_is_let_go_as_we_do_it() -> None:
