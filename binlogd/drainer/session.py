@@ -232,7 +232,7 @@ class Session:
     @property
     def values_in_doubt(self) -> int:
         """Times that something was said to be in doubt."""
-        sink = self.standing().sink
+        sink = self._looked(self._sink.statistics, self._seen.sink)
         in_doubt = self._walk.values_in_doubt if self._walk is not None else 0
         return in_doubt + (sink.values_in_doubt if sink is not None else 0)
 

@@ -240,7 +240,7 @@ class FileSink:
                 (last,) = await self._disk.read(path, [(max(written.offset - 1, 0), 1)])
             except FileNotFoundError:
                 last = b""
-            if len(last) < min(written.offset, 1):
+            if written.offset and not last:
                 gone = "nothing: the file was removed or cut"
                 raise DownstreamWentBack(str(path), gone, str(written.commit_ts))
             text = Savepoint(checkpoint, written).to_toml()
