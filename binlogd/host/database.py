@@ -16,17 +16,17 @@ __all__ = ["Connection", "connection_to", "is_damage", "make_database"]
 
 
 def connection_to(path: Path | str, **options: Any) -> Connection:
-    """One that is opened when it is awaited; `options` are those of `sqlite3.connect`.
-
-    A process that fails may leave it open: then it ends as if it were killed, which every database
-    here survives. Python would wait for the connection's thread, without end.
-    """
-    connection = _Connection(partial(sqlite3.connect, str(path), **options), iter_chunk_size=64)
-    connection._thread.daemon = True  # noqa: SLF001 - pinned by test_borrowed_attributes.py
-    return connection
+    """What aiosqlite connects, with `sqlite3.connect`'s options."""
+    return _Connection(path, **options)
 
 
 class _Connection(Connection):
+    def __init__(self, path: Path | str, **options: Any) -> None:
+        """A process that fails may leave it open: then it ends as if it were killed, which every
+        database here survives. Python would wait for the connection's thread, without end."""
+        super().__init__(partial(sqlite3.connect, str(path), **options), iter_chunk_size=64)
+        self._thread.daemon = True  # pinned by test_borrowed_attributes.py
+
     async def _connect(self) -> Connection:
         """Where it cannot be opened, its thread told of its end a loop that was closed by then."""
         try:

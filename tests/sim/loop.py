@@ -14,10 +14,11 @@ import asyncio
 import gc
 import heapq
 import sys
+import threading
 import time
 import traceback
 from asyncio import events
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from itertools import count
@@ -97,6 +98,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, _TimerHandle]] = []
         self._cancelled = 0
         self._buried: list[asyncio.Task[Any]] = []
+        self._strangers: list[str] = []
         self.faults: list[str] = []
         self.steps = self._moved_at = 0
         self.set_exception_handler(self._note_fault)
@@ -125,13 +127,18 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._cancelled -= 1
             else:
                 ready.append(handle)
-        if self.steps - self._moved_at > _STEPS_MAX:
-            raise SimDeadlock(f"{_STEPS_MAX} steps, and no time has passed: {list(ready)[:3]}")
+        self._must_move(ready)
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
                 self.steps += 1
                 handle._run()
+
+    def _must_move(self, ready: Iterable[object]) -> None:
+        if self._strangers:
+            raise SimDeadlock(f"real threads, whose time is not simulated: {self._strangers}")
+        if self.steps - self._moved_at > _STEPS_MAX:
+            raise SimDeadlock(f"{_STEPS_MAX} steps, and no time has passed: {list(ready)[:3]}")
 
     def call_soon(  # type: ignore[override] # the same, with less said of its types
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -143,6 +150,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(  # type: ignore[override] # the same, with less said of its types
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> events.Handle:
+        if threading.get_ident() != self._thread_id:  # type: ignore[attr-defined]
+            self._strangers.append(threading.current_thread().name)
         return self.call_soon(callback, *args, context=context)
 
     def call_at(  # type: ignore[override] # the same, with less said of its types

@@ -14,11 +14,9 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-import aiosqlite
-
+from binlogd.host import database
 from tests.sim.loop import PROCESS, Process
 
 _KEPT = 0.25
@@ -145,7 +143,6 @@ class _Opening:
 
     def __init__(self, databases: Databases, path: str) -> None:
         self._databases, self._path = databases, path
-        self._thread = Thread()  # it never begins
 
     def __await__(self) -> Generator[Any, None, SimConnection]:
         yield from self._databases.take().__await__()
@@ -154,15 +151,15 @@ class _Opening:
 
 @contextmanager
 def inline_sqlite(databases_of: Callable[[Process], Databases]) -> Iterator[None]:
-    """Whoever connects by aiosqlite gets the databases of the process that it belongs to."""
+    """Whoever connects to a database gets those of the process that it belongs to."""
 
     def connect(path: object, **_: object) -> _Opening:
         process = PROCESS.get()
         assert process is not None, "of a machine"
         return _Opening(databases_of(process), str(path))
 
-    kept, aiosqlite.connect = aiosqlite.connect, connect  # type: ignore[assignment]
+    kept, database._Connection = database._Connection, connect  # type: ignore[assignment,misc]
     try:
         yield
     finally:
-        aiosqlite.connect = kept
+        database._Connection = kept  # type: ignore[misc]

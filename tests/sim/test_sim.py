@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,13 @@ def test_a_disk_that_forgets_names_is_found_out(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(SimDisk, "sync_directory", nothing)
     assert any(run(drawn(seed)).violation for seed in FOUND_BY)
+
+
+def test_a_database_of_another_time_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library's real thread answered, hours of simulated time passed before it, and each life
+    ended as one that took too long."""
+    monkeypatch.setattr("tests.sim.world.inline_sqlite", lambda _: nullcontext())
+    assert "real threads, whose time is not simulated" in run(drawn(4)).violation
 
 
 @pytest.mark.parametrize(
