@@ -194,6 +194,9 @@ class Space:
 class AppendFile(Protocol):
     """A file that only grows at its end, and of which nothing is promised before a sync."""
 
+    path: Path
+    """Where it is found; whoever renames it says so."""
+
     @property
     def size(self) -> int:
         """Bytes up to the end of the last append that succeeded."""
@@ -205,8 +208,9 @@ class AppendFile(Protocol):
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
         """Writes the parts behind each other; with `sync` they are durable on return.
 
-        Raises OSError. After that, what lies behind `size` is unknown, and so is whether a later
-        append would be durable: do not use the file again, open it anew.
+        Raises OSError, also where the file is not at its path any more, or was cut there. After
+        that, what lies behind `size` is unknown, and so is whether a later append would be durable:
+        do not use the file again, open it anew.
         """
 
     async def close(self) -> None:

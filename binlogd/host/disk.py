@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -62,7 +62,7 @@ class PosixDisk:
     async def open_append(self, path: Path, *, create: bool) -> PosixAppendFile:
         """Opens a file to append; with `create` it must be new, and its name is durable."""
         descriptor, size = await self._hop(lambda: _open_append(path, create=create))
-        return PosixAppendFile(self._hop, descriptor, size)
+        return PosixAppendFile(self._threads, path, descriptor, size)
 
     async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each (offset, length), all in one hop."""
@@ -159,15 +159,9 @@ class PosixDisk:
 class PosixAppendFile:
     """A descriptor opened to append; made by `PosixDisk.open_append`."""
 
-    def __init__(
-        self, hop: Callable[[Callable[[], None]], Awaitable[None]], descriptor: int, size: int
-    ) -> None:
-        self._hop = hop
-        self._descriptor = descriptor
-        self.size = size
-        """Bytes up to the end of the last append that succeeded."""
-        self.last_sync_s = 0.0
-        """How long the last append waited for its sync."""
+    def __init__(self, threads: Threads, path: Path, descriptor: int, size: int) -> None:
+        self._hop, self.path, self._descriptor = threads.run, path, descriptor
+        self.size, self.last_sync_s = size, 0.0
         self._in_use = threading.Lock()  # a cancelled caller leaves its thread writing
 
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
@@ -189,6 +183,10 @@ class PosixAppendFile:
                 begin_s = time.perf_counter()
                 os.fdatasync(self._descriptor)
                 self.last_sync_s = time.perf_counter() - begin_s
+            # the system goes on writing to a file without a name, which nobody reads any more
+            there, size = self.path.stat(), self.size + sum(map(len, parts))
+            if there.st_size < size or not os.path.samestat(there, os.fstat(self._descriptor)):
+                raise OSError(errno.ESTALE, "it was replaced or cut under this process")
 
     def _close(self) -> None:
         with self._in_use:
@@ -437,6 +435,8 @@ def _checksum(path: Path, length: int) -> int:
 
 def _truncate(path: Path, size: int) -> None:
     with _opened(path, os.O_RDWR) as descriptor:
+        if (found := os.fstat(descriptor).st_size) < size:  # which would fill it with zeros
+            raise OSError(errno.ESTALE, f"it has {found} bytes, not {size}", str(path))
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
 

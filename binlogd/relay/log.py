@@ -213,14 +213,11 @@ class RelayWriter:
     async def collect(self, saved_ts: Tso) -> None:
         """Removes files that nobody needs once a checkpoint at `saved_ts` is stored.
 
-        Raises LogFailed; the log is still good then, and the files go next time. But where the file
-        was removed, into which the system would go on writing, the writer is useless from then on.
+        Raises LogFailed; the files go next time then, and `append` says whether the log is good.
         """
+        assert self._file is not None, "collect before open"
         with disk_errors(self._directory):
-            try:
-                (_,) = await self._disk.read(self._path(self._files[-1].suffix), [(0, 0)])
-            except FileNotFoundError as error:
-                raise self._failure(error) from error
+            await self._file.append([], sync=False)  # whether it is there
             for suffix in deletable(self._files, saved_ts):
                 # one by one: a crash in between must not leave a gap
                 await self._disk.remove([self._path(suffix)])

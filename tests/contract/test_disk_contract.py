@@ -73,6 +73,44 @@ async def test_a_closed_file_takes_nothing(disk: Disk, home: Path) -> None:
         await file.append([b"late"], sync=True)
 
 
+@pytest.mark.parametrize("parts", [[], [b"more"]])
+async def test_a_file_that_is_not_found_whole_by_its_name_takes_nothing(
+    parts: list[bytes], disk: Disk, home: Path
+) -> None:
+    """The system goes on writing to it, and nobody would read that."""
+
+    async def moved(path: Path) -> None:
+        await disk.rename(path, home / "elsewhere")
+
+    async def replaced(path: Path) -> None:
+        await disk.write_whole(path, b"0123456789 and more than there was before")
+
+    async def cut(path: Path) -> None:
+        await disk.truncate(path, 4)
+
+    async def removed(path: Path) -> None:
+        await disk.remove([path])
+
+    for each in (moved, replaced, cut, removed):
+        path = home / each.__name__
+        file = await disk.open_append(path, create=True)
+        await file.append([b"0123456789"], sync=True)
+        await each(path)
+        with pytest.raises(OSError, match=r"No such file|under this process"):
+            await file.append(parts, sync=True)
+        assert file.size == 10
+        await file.close()
+
+
+async def test_who_renames_a_file_goes_on_in_it(disk: Disk, home: Path) -> None:
+    file = await disk.open_append(home / "x", create=True)
+    await file.append([b"0123"], sync=True)
+    await disk.rename(home / "x", home / "y")
+    file.path = home / "y"
+    await file.append([b"45"], sync=True)
+    assert await disk.read(home / "y", [(0, 100)]) == [b"012345"]
+
+
 async def test_ranges_are_read_in_any_order_and_end_with_the_file(disk: Disk, home: Path) -> None:
     content = bytes(range(256)) * 1000
     await disk.write_whole(home / "x", content)
@@ -86,6 +124,9 @@ async def test_a_truncated_file_is_cut(disk: Disk, home: Path) -> None:
     await disk.write_whole(home / "x", b"0123456789")
     await disk.truncate(home / "x", 4)
     assert await disk.read(home / "x", [(0, 100)]) == [b"0123"]
+    with pytest.raises(OSError, match="has 4 bytes, not 5"):
+        await disk.truncate(home / "x", 5)
+    assert await disk.sizes(home) == {"x": 4}
 
 
 async def test_the_checksum_is_that_of_the_first_bytes(disk: Disk, home: Path) -> None:

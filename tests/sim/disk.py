@@ -129,7 +129,7 @@ class SimDisk:
                 self.fail_creates -= 1
                 raise OSError(errno.EIO, "Input/output error", str(path))
             await self.sync_directory(path.parent)
-        return SimAppendFile(self, self._file(path))
+        return SimAppendFile(self, path, self._file(path))
 
     async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         content = self._file(path).content
@@ -147,6 +147,8 @@ class SimDisk:
 
     async def truncate(self, path: Path, size: int) -> None:
         file = self._file(path)
+        if len(file.content) < size:
+            raise OSError(errno.ESTALE, f"it has {len(file.content)} bytes, not {size}", str(path))
         del file.content[size:]
         file.synced = len(file.content)
 
@@ -263,8 +265,9 @@ class SimDisk:
 class SimAppendFile:
     """An open file of a SimDisk."""
 
-    def __init__(self, disk: SimDisk, file: SimFile) -> None:
+    def __init__(self, disk: SimDisk, path: Path, file: SimFile) -> None:
         self._disk = disk
+        self.path = path
         self._file = file
         self._size = len(file.content)
         self._is_open = True
@@ -283,7 +286,10 @@ class SimAppendFile:
         await self._disk.write(self._file, b"".join(parts))
         if sync:
             await self._disk.sync(self._file)
-        self._size += sum(map(len, parts))
+        size = self._size + sum(map(len, parts))
+        if self._disk._file(self.path) is not self._file or self._file.size < size:
+            raise OSError(errno.ESTALE, "it was replaced or cut under this process")
+        self._size = size
 
     async def close(self) -> None:
         await asyncio.sleep(0)  # a hop to a thread, which who is cancelled may never make

@@ -231,18 +231,16 @@ class FileSink:
         """Replaces the savepoint. Raises LogFailed; the one before is whole then. Where the file is
         gone, into which the system would go on writing, DownstreamWentBack."""
         assert not self._pending.is_waiting(checkpoint.commit_ts), "a checkpoint ahead of the files"
-        assert self._file is not None, "save before open"
-        name = self._name
-        path = self._directory / name.name
-        written = DurableUpTo(name.name, self._file.size, self._written_ts)
-        with disk_errors(self._savepoint):
+        async with self._pending.writing:
+            assert self._file is not None, "save before open"
+            name, file = self._name, self._file
+            written = DurableUpTo(name.name, file.size, self._written_ts)
             try:
-                (last,) = await self._disk.read(path, [(max(written.offset - 1, 0), 1)])
-            except FileNotFoundError:
-                last = b""
-            if written.offset and not last:
-                gone = "nothing: the file was removed or cut"
-                raise DownstreamWentBack(str(path), gone, str(written.commit_ts))
+                await file.append([], sync=False)  # whether it is there
+            except OSError as error:
+                gone = f"nothing that is known: {error.strerror}"
+                raise DownstreamWentBack(str(file.path), gone, str(written.commit_ts)) from error
+        with disk_errors(self._savepoint):
             text = Savepoint(checkpoint, written).to_toml()
             await self._disk.write_whole(self._savepoint, text)
         self._archive.saved(name)

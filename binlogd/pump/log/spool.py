@@ -72,6 +72,7 @@ class Spool:
         except OSError:  # perhaps only of the sync of its name
             await self._disk.remove([segment])
             raise
+        self.file.path = segment
 
     async def payload(self) -> bytes:
         """What was written so far, in memory."""

@@ -10,7 +10,7 @@ import pytest
 
 from binlogd.commands.export_base import base
 from binlogd.drainer.measures import DrainerMeasures
-from binlogd.errors import Behind, ConfigError, DiskFull
+from binlogd.errors import Behind, ConfigError, DiskFull, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.log.directory import STORE_FILE
 from binlogd.node.assembly import make_drainer
@@ -169,6 +169,22 @@ async def test_nothing_more_is_taken_where_the_data_directory_was_taken_away(
         away.rename(world.directory)
         await eventually(lambda: pump.statistics().refuses_because == "")
         await written(pump, prewrite(5))
+
+
+async def test_no_binlog_is_acknowledged_into_a_segment_that_was_taken_away(world: World) -> None:
+    async with world.pump(ROOMY) as pump:
+        await written(pump, prewrite(1))
+        (segment,) = world.directory.rglob("value/*")
+        content = segment.read_bytes()
+        segment.unlink()
+        for start_ts in (3, 5):
+            found = await outcome(pump, prewrite(start_ts))
+            assert isinstance(found, LogFailed)
+            assert f"{segment}: No such file" in str(found)
+        segment.write_bytes(content)  # from a backup, or out of /proc/PID/fd
+        await written(pump, prewrite(7))
+    async with world.pump(ROOMY) as pump:
+        assert pump.statistics().shards[0].open_prewrites == 2
 
 
 # --- who holds it ------------------------------------------------------------------------------
