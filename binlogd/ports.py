@@ -208,9 +208,8 @@ class AppendFile(Protocol):
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
         """Writes the parts behind each other; with `sync` they are durable on return.
 
-        Raises OSError, also where the file is not at its path any more, or was cut there. After
-        that, what lies behind `size` is unknown, and so is whether a later append would be durable:
-        do not use the file again, open it anew.
+        Raises OSError, also where the file is not at its path any more, or was cut. Do not use it
+        again then: what lies behind `size` is unknown, and whether an append would be durable.
         """
 
     async def close(self) -> None:

@@ -1,10 +1,11 @@
-"""SQLite: connections that no end of a process waits for, files made whole or not at all, and what
-an error tells of."""
+"""SQLite: connections that no end of a process waits for, files made and found whole, errors."""
 
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from functools import partial
+from os.path import samestat
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from aiosqlite import Connection
 
 from binlogd.host.disk import sync_directory
 
-__all__ = ["Connection", "connection_to", "is_damage", "make_database"]
+__all__ = ["Connection", "FileAt", "connection_to", "is_damage", "make_database"]
 
 
 def connection_to(path: Path | str, **options: Any) -> Connection:
@@ -46,6 +47,20 @@ async def make_database(path: Path, script: str) -> None:
         await made.executescript(f"BEGIN; {script} COMMIT;")
     beside.rename(path)
     sync_directory(path.parent)
+
+
+class FileAt:
+    """The file at a path: what is written to one that is not there any more nobody reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at_first = path, path.stat()
+
+    def must_be(self) -> None:
+        """Raises sqlite3.OperationalError where it was removed or replaced."""
+        with suppress(OSError):
+            if samestat(self._path.stat(), self._at_first):
+                return
+        raise sqlite3.OperationalError("the file was removed or replaced under this process")
 
 
 def is_damage(error: BaseException) -> bool:

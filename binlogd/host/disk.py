@@ -314,11 +314,8 @@ def _sizes(directory: Path) -> dict[str, int]:
 
 def _modified_ms(directory: Path) -> dict[str, int]:
     with os.scandir(directory) as entries:
-        return {
-            entry.name: entry.stat().st_mtime_ns // 1_000_000
-            for entry in entries
-            if entry.is_file()
-        }
+        files = [entry for entry in entries if entry.is_file()]
+        return {each.name: each.stat().st_mtime_ns // 1_000_000 for each in files}
 
 
 class _Packing:

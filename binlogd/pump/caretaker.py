@@ -214,9 +214,8 @@ class Caretaker:
         with disk_errors(self._data_dir):
             try:
                 space = await self._disk.space(self._data_dir)
-                self._is_gone = SHARDS_FILE not in await self._disk.sizes(
-                    pump_directory(self._data_dir)
-                )
+                names = await self._disk.sizes(pump_directory(self._data_dir))
+                self._is_gone = SHARDS_FILE not in names
             except FileNotFoundError:
                 self._is_gone = True
             if self._is_gone:

@@ -211,10 +211,8 @@ class RelayWriter:
         )
 
     async def collect(self, saved_ts: Tso) -> None:
-        """Removes files that nobody needs once a checkpoint at `saved_ts` is stored.
-
-        Raises LogFailed; the files go next time then, and `append` says whether the log is good.
-        """
+        """Removes files that nobody needs once a checkpoint at `saved_ts` is stored. Raises
+        LogFailed; the files go next time then, and `append` says whether the log is good."""
         assert self._file is not None, "collect before open"
         with disk_errors(self._directory):
             await self._file.append([], sync=False)  # whether it is there

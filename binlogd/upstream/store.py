@@ -22,7 +22,7 @@ import google_crc32c
 import msgspec
 
 from binlogd.errors import ConfigError, Corrupt, UpstreamUnavailable
-from binlogd.host.database import Connection, connection_to, is_damage, make_database
+from binlogd.host.database import Connection, FileAt, connection_to, is_damage, make_database
 from binlogd.ports import Clock
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
@@ -97,6 +97,7 @@ class UpstreamStore:
     def __init__(self, path: Path, connection: Connection) -> None:
         self.path = path
         self._connection = connection
+        self._file = FileAt(path)
 
     @classmethod
     async def open(cls, path: Path) -> UpstreamStore:
@@ -250,6 +251,7 @@ class UpstreamStore:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+            self._file.must_be()
         except sqlite3.DatabaseError as error:
             raise UpstreamUnavailable(f"{self.path}: {error}") from error
 

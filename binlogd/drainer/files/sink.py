@@ -238,7 +238,7 @@ class FileSink:
             try:
                 await file.append([], sync=False)  # whether it is there
             except OSError as error:
-                gone = f"nothing that is known: {error.strerror}"
+                gone = f"nothing: {error.strerror}"
                 raise DownstreamWentBack(str(file.path), gone, str(written.commit_ts)) from error
         with disk_errors(self._savepoint):
             text = Savepoint(checkpoint, written).to_toml()

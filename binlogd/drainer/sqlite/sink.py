@@ -37,7 +37,7 @@ from binlogd.errors import (
     StatementRejected,
     UnsupportedDdl,
 )
-from binlogd.host.database import Connection, connection_to
+from binlogd.host.database import Connection, FileAt, connection_to
 from binlogd.ports import Disk
 from binlogd.tidb.model import TableAt, table_from_json, table_to_json
 from binlogd.tidb.per_table import PerTable
@@ -94,7 +94,6 @@ class SqliteSink:
         self._row_not_found, self._rows_not_found = row_not_found, 0
         self._tells_missing, self._passed_over = tells_missing, passed_over
         self._connection: Connection | None = None
-        self._identity: tuple[int, int] | None = None
         self._catalog = ReplicaCatalog({})
         self._writers = PerTable(self._new_writer)
         self._pending = PendingTransactions[Txn](_LIMITS)
@@ -120,7 +119,7 @@ class SqliteSink:
                 "SELECT commit_ts, checkpoint FROM _binlogd_progress"
             )
             tables = await connection.execute_fetchall(_TABLES)
-            self._identity = await self._standing()
+            self._file = FileAt(self._path)
         except (sqlite3.Error, OSError) as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
                 raise DownstreamUnavailable(f"{self._path}: {error}") from error
@@ -291,17 +290,12 @@ class SqliteSink:
         """Replaces the checkpoint. Raises DownstreamUnavailable; where the file is gone, with which
         SQLite would go on, DownstreamWentBack."""
         async with self._pending.writing:
-            if await self._standing() != self._identity:
-                gone = "nothing: the file was removed or replaced"
-                raise DownstreamWentBack(str(self._path), gone, str(self._pending.applied_ts))
+            try:
+                self._file.must_be()
+            except sqlite3.OperationalError as error:
+                path, left = str(self._path), str(self._pending.applied_ts)
+                raise DownstreamWentBack(path, f"nothing: {error}", left) from error
             await self._progress("checkpoint", checkpoint.to_json().decode())
-
-    async def _standing(self) -> tuple[int, int] | None:
-        """Which file is at the path; None where none is."""
-        assert self._connection is not None
-        hop: Any = self._connection._execute  # noqa: SLF001 - see _execute_made
-        found: tuple[int, int] | None = await hop(lambda: _identity(self._path))
-        return found
 
     async def _progress(self, column: str, value: int | str) -> None:
         """Raises DownstreamUnavailable where somebody else has moved it: rows would come twice."""
@@ -384,11 +378,3 @@ def _refused(error: sqlite3.Error, text: str, commit_ts: Tso, path: Path) -> Bin
     if code & 0xFF in _OF_THE_STATEMENT:
         return StatementRejected(commit_ts, text, code, str(error))
     return DownstreamUnavailable(f"{path}: cannot be written now: {error}")
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino

@@ -28,6 +28,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
+from binlogd.host.database import FileAt
 from binlogd.host.threads import Threads
 from binlogd.telemetry.exposition import Exposition
 from binlogd.upstream.keyspace import requests
@@ -95,6 +96,7 @@ class KeyspaceStore:
 
     def _open(self) -> None:
         self._database = KeyspaceDatabase(self._path)
+        self._file = FileAt(self._path)
         self.identity: EtcdIdentity = self._database.identity(
             lambda: self._random.getrandbits(62) | 1
         )
@@ -274,7 +276,9 @@ class KeyspaceStore:
         if self._is_closed:
             raise UpstreamUnavailable(f"{self._path} is closed")
         try:
-            return await self._thread.run(act)
+            answer = await self._thread.run(act)
+            self._file.must_be()
+            return answer
         except sqlite3.Error as error:
             raise UpstreamUnavailable(f"{self._path}: {error}") from error
 

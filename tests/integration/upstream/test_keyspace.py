@@ -14,6 +14,7 @@ import pytest
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
 from binlogd.upstream.registry import PUMP, NodeRegistry
+from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.generated.etcdserverpb import (
     DeleteRangeRequest,
     KeyValue,
@@ -60,6 +61,24 @@ async def test_all_of_it_is_there_after_a_restart(tmp_path: Path) -> None:
         async with aclosing(store.watch(b"\0", b"\0", 2)) as seen:
             told = [await anext(seen)]
         assert [event.kv.mod_revision for event in told[0] if event.kv] == [2, 3, 4, 5, 6]
+
+
+async def test_a_file_that_is_gone_is_not_written_to_in_silence(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await put(store, b"a")
+        (tmp_path / "upstream.db").rename(tmp_path / "elsewhere.db")
+        with pytest.raises(UpstreamUnavailable, match=r"upstream\.db: the file was removed or rep"):
+            await put(store, b"b")
+        (tmp_path / "elsewhere.db").rename(tmp_path / "upstream.db")
+        await put(store, b"c")
+    async with await UpstreamStore.open(tmp_path / "upstream.db") as facts:
+        await facts.put_fact("x", 1)
+        (tmp_path / "upstream.db").unlink()
+        with pytest.raises(UpstreamUnavailable, match=r"upstream\.db: the file was removed or rep"):
+            await facts.put_fact("x", 2)
+        (tmp_path / "upstream.db").touch()
+        with pytest.raises(UpstreamUnavailable, match=r"upstream\.db: the file was removed or rep"):
+            await facts.skips()
 
 
 async def test_what_another_process_writes_is_seen_and_watched(tmp_path: Path) -> None:
