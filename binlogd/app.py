@@ -224,7 +224,7 @@ async def _open_receiving(
 
 async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> int:
     """From the first task to the last; the exit code. Raises what ended it, in a group."""
-    membership = Membership(upstream.registry, node.entries, client_tls(setup))
+    node.membership = membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
     receiving = node.receiving
     node.exports = queue = _exports(setup, upstream, receiving)

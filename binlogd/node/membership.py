@@ -79,6 +79,7 @@ class Membership:
         tls: ClientTls | None = None,
     ) -> None:
         """With `tls`, Drainers are spoken to by it."""
+        self.trouble = ""  # why the entries could not be written the last time
         self._tls = tls
         self._registry = registry
         self._entries = entries
@@ -142,12 +143,16 @@ class Membership:
 
     async def refresh(self) -> None:
         """Writes the entries as they are now, and looks for Pumps that have vanished; a registry
-        that cannot be reached is logged."""
+        that cannot be reached is logged once for each cause."""
+        trouble = ""
         try:
             await self._registry.keep(self._entries())
             await self._registry.pause_the_vanished()
         except UpstreamUnavailable as error:
-            log.warning("heartbeat_failed", cause=str(error))
+            trouble = str(error)
+        if trouble not in ("", self.trouble):
+            log.warning("heartbeat_failed", cause=trouble)
+        self.trouble = trouble
 
     async def leave(self) -> None:
         """Writes the entries for the last time; a registry that cannot be reached is logged."""

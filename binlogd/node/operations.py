@@ -23,7 +23,7 @@ from binlogd.drainer.metrics import drainer_status, say_drainer
 from binlogd.errors import BinlogdError, RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.host.certificates import Expiry
 from binlogd.node.bulkhead import Bulkhead
-from binlogd.node.membership import Identity
+from binlogd.node.membership import Identity, Membership
 from binlogd.node.receiving import Receiving
 from binlogd.node.replication import Replication
 from binlogd.node.samples import Counts
@@ -91,6 +91,7 @@ class Node:
     skips: SkipList
     reload_now: Callable[[Callable[[], None]], Reply]
     finder: Finder
+    membership: Membership | None = None
     pumps: RegisteredPumps | None = None
     """None where the Pumps that are pulled stand in the configuration."""
     upstream: Callable[[], UpstreamStatistics] = lambda: UpstreamStatistics("standalone")
@@ -155,6 +156,7 @@ class Node:
 
     def own_status(self) -> OwnStatus:
         """Of `/status` what this process knows without asking anybody; cheap."""
+        asking = (self.membership, self.pumps)
         common = CommonStatus(
             state=self.state.value,
             node_id=self.identity.pump if self.receiving is not None else self.identity.drainer,
@@ -174,7 +176,7 @@ class Node:
             exports=self.exports.status() if self.exports is not None else None,
             stuck_parts=self.bulkhead.stuck(),
             log_error=self.log_lines.trouble,
-            registry_error=self.pumps.trouble if self.pumps is not None else "",
+            registry_error=next((each.trouble for each in asking if each and each.trouble), ""),
         )
         if self.receiving is None:
             return OwnStatus(**msgspec.structs.asdict(common))

@@ -43,9 +43,7 @@ class ResolverStatistics(msgspec.Struct, frozen=True, kw_only=True):
     oldest open prewrite still waits, "" if nothing was asked yet."""
 
     asked: int
-    settled: int
     contradicted: int
-    failures: int
     reason: str
 
 
@@ -64,7 +62,7 @@ class Resolver:
         self._reasons: dict[Tso, str] = {}
         self._keys: dict[Tso, bytes] = {}
         self._asked_at_s: dict[Tso, float] = {}
-        self._asked = self._settled = self._contradicted = self._failures = 0
+        self._asked = self._contradicted = 0
 
     async def run(self) -> None:
         """Until cancelled: whoever is asked may be silent for long, and a restart asks again. An
@@ -103,7 +101,6 @@ class Resolver:
                 )
                 await self._act(zip(orphans, answers, strict=True))
         except (Unavailable, TimeoutError) as error:
-            self._failures += 1
             cause = str(error) or f"no answer within {_DEADLINE_S:g} s"
             self._reasons.update((orphan.start_ts, cause) for orphan in orphans)
             log.warning(
@@ -118,13 +115,11 @@ class Resolver:
                     written.append((orphan, payload))
                     self._tell(orphan, answer)
                 case Settle():
-                    self._settled += 1
                     self._settle(orphan)
                 case AskAgain(reason=reason):
                     self._reasons[orphan.start_ts] = reason
         if not written:
             return
-        self._settled += len(written)
         outcomes = await self._write([payload for _, payload in written])
         for (orphan, _), error in zip(written, outcomes, strict=True):
             if error is None:
@@ -171,9 +166,7 @@ class Resolver:
         oldest = self._shard.sorter.oldest
         return ResolverStatistics(
             asked=self._asked,
-            settled=self._settled,
             contradicted=self._contradicted,
-            failures=self._failures,
             reason="" if oldest is None else self._reasons.get(oldest.start_ts, ""),
         )
 

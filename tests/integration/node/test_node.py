@@ -284,6 +284,21 @@ async def test_a_pump_whose_registration_had_no_answer_still_tells_the_drainers(
     assert said == ["the registry does not answer: etcd: Connection lost"]
 
 
+async def test_why_the_registry_does_not_hear_of_this_node_is_in_its_status(
+    alone: Standing, tmp_path: Path
+) -> None:
+    alone.node.membership = membership = Membership(alone.node.registry, alone.node.entries)
+    (tmp_path / "upstream.db").rename(tmp_path / "elsewhere.db")
+    with capture_logs() as lines:
+        for _ in range(2):
+            await membership.refresh()
+            assert "upstream.db: the file was removed" in alone.node.own_status().registry_error
+    assert [each["event"] for each in lines].count("heartbeat_failed") == 1
+    (tmp_path / "elsewhere.db").rename(tmp_path / "upstream.db")
+    await membership.refresh()
+    assert alone.node.own_status().registry_error == ""
+
+
 async def test_a_pump_that_was_offline_tells_the_drainers_as_a_new_one_does(
     alone: Standing,
 ) -> None:

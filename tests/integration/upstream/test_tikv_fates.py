@@ -440,9 +440,9 @@ async def test_tikv_and_pd_may_be_away_for_a_while(tmp_path: Path) -> None:
         cluster.pd_is_down = True
         await cluster.stores[1].stop()
         await written(pump, prewrite_binlog(start_ts, prewrite_key=KEY, prewrite_value=b"row"))
-        await eventually(lambda: sum(r.failures for r in pump.statistics().resolvers) > 0)
-        reasons = [each.reason for each in pump.statistics().resolvers]
-        assert any("PD: connection refused" in each for each in reasons)
+        await eventually(
+            lambda: any("PD: connection" in each.reason for each in pump.statistics().resolvers)
+        )
         await cluster.stores[1].start()
         cluster.pd_is_down = False
         (found,) = await pulled(pump, upto=commit_ts)
