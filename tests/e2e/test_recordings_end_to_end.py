@@ -112,8 +112,9 @@ def expect_equal_after_kills(
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        ("keys", 2),
-        # in short: without a process, in test_mysql_recordings, and taken over from Go Pumps below
+        # in short: without a process, in test_mysql_recordings; killed, in test_demo and
+        # test_exactly_once; and taken over from Go Pumps below
+        pytest.param("keys", 2, marks=pytest.mark.soak),
         pytest.param("types", 1, marks=pytest.mark.soak),
         pytest.param("ddl", 3, marks=pytest.mark.soak),
     ],

@@ -149,7 +149,7 @@ async def test_upstream_db_keeps_what_it_said(
 
 
 @pytest.mark.parametrize(
-    ("states", "lives"), [(12, 1), pytest.param(300, 4, marks=pytest.mark.soak)]
+    ("states", "lives"), [(6, 1), pytest.param(300, 4, marks=pytest.mark.soak)]
 )
 async def test_an_archive_keeps_what_it_said_it_has(
     tmp_path: Path, record_property: RecordProperty, states: int, lives: int
@@ -189,7 +189,7 @@ async def test_an_archive_keeps_what_it_said_it_has(
     await is_found_out(recording, check_state, tmp_path / "state")
 
 
-@pytest.mark.parametrize("states", [12, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("states", [6, pytest.param(300, marks=pytest.mark.soak)])
 async def test_the_tail_of_an_archive_is_a_prefix_that_was_told(
     tmp_path: Path, record_property: RecordProperty, states: int
 ) -> None:
@@ -264,7 +264,7 @@ async def test_a_directory_that_a_killed_process_made_is_synced_by_the_next(tmp_
         assert (state / "a" / "b" / "file").read_bytes() == b"content"
 
 
-@pytest.mark.parametrize("states", [12, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("states", [6, pytest.param(300, marks=pytest.mark.soak)])
 async def test_a_published_snapshot_stays_published(
     tmp_path: Path, record_property: RecordProperty, states: int
 ) -> None:

@@ -20,7 +20,7 @@ from tests.sim.world import Outcome, run
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 16
-SHORT_SEEDS, SHORT_SOAK_SEEDS, TOGETHER = 10, 100, 10
+SHORT_SEEDS, SHORT_SOAK_SEEDS, TOGETHER = 5, 100, 5
 FOUND_BY = (4, 10, 13)
 """Seeds that find what the tests plant."""
 FRESH, FRESH_SHORT = 50, 4

@@ -91,7 +91,9 @@ async def test_messages_without_their_progress_are_seen_by_nobody(kafka: Kafka) 
     assert [each.value for each in await read_committed(kafka.address, "whole")] == [b"whole"]
 
 
-@pytest.mark.parametrize("gone", ["removed", "progress-removed"])
+@pytest.mark.parametrize(
+    "gone", ["removed", pytest.param("progress-removed", marks=pytest.mark.soak)]
+)
 async def test_a_topic_that_is_removed_under_the_producer_is_named(kafka: Kafka, gone: str) -> None:
     broker = Broker(replace(options(kafka, "removed"), topic="removed"))
     await broker.start()

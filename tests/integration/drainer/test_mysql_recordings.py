@@ -46,7 +46,8 @@ def _txns(name: str) -> Iterator[Txn]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("types", "ddl", "fuzz"),
+        *("types", "fuzz"),
+        pytest.param("ddl", marks=pytest.mark.soak),  # in short: by a user of few rights, below
         pytest.param("keys", marks=pytest.mark.soak),  # in short: by eight lanes, below
         pytest.param("mixed", marks=pytest.mark.soak),  # in short: test_demo has such a workload
         pytest.param("large", marks=pytest.mark.soak),  # in short: test_large_transactions

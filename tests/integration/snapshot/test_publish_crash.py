@@ -41,7 +41,10 @@ def run(words: list[str], kill: tuple[str, int] | None) -> int:
     return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call",
+    ["rename", *(pytest.param(each, marks=pytest.mark.soak) for each in ("fsync", "symlink"))],
+)
 def test_a_kill_leaves_the_old_snapshot_or_the_new_one(call: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     snapshot(out, 100, ROWS)

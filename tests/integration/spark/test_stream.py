@@ -222,6 +222,7 @@ def check_counted(said: str, log: pa.Table, batches: int) -> None:
     assert found[f"{name}rows_put"] > 0
 
 
+@pytest.mark.soak  # in short: test_database, whose lanes die, and a task that is begun again
 def test_tasks_keep_a_database_that_holds_what_the_upstream_did_though_an_executor_is_killed(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path, record_property: RecordProperty
 ) -> None:
