@@ -354,6 +354,55 @@ async def test_headers_without_a_path_end_the_connection(fast_lane: bool) -> Non
         assert client.goaway == frames.PROTOCOL_ERROR
 
 
+WRONG_TRAILERS = {
+    "no end": ([("x-test", "ok")], 0),
+    "a pseudo-header and no end": ([(":method", "POST")], 0),
+    "a pseudo-header": ([(":method", "POST")], frames.END_STREAM),
+}
+
+
+def trailers_of(client: RawClient, stream: int, wrong: str) -> bytes:
+    fields, flags = WRONG_TRAILERS[wrong]
+    block = client.h2.encoder.encode(fields)
+    return frames.frame(frames.HEADERS, frames.END_HEADERS | flags, stream, block)
+
+
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
+@pytest.mark.parametrize("wrong", WRONG_TRAILERS)
+@pytest.mark.parametrize("cuts", [[], [1], [7]], ids=str)
+async def test_trailers_that_cannot_be_end_the_connection_however_they_come(
+    cuts: list[int], wrong: str, *, fast_lane: bool
+) -> None:
+    """Source: RFC 9113, 8.1."""
+    async with running(fast_lane=fast_lane) as at:
+        client = await at.client()
+        stream = client.open()
+        client.body(stream, prefixed(request(1))[:-1], ends=False)
+        await client.send(client.taken() + trailers_of(client, stream, wrong), cuts)
+        await client.wait_closed()
+        assert client.goaway == frames.PROTOCOL_ERROR
+        assert not at.pump.stored
+
+
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
+@pytest.mark.parametrize("wrong", WRONG_TRAILERS)
+async def test_what_follows_on_a_call_that_was_no_grpc_and_is_answered_is_passed_over(
+    wrong: str, *, fast_lane: bool
+) -> None:
+    """Its stream is closed. Source: RFC 9113, 5.1 and 8.1. Where the answer comes first, so it is
+    with two cases of h2spec."""
+    async with running(fast_lane=fast_lane) as at:
+        client = await at.client()
+        stream = client.open(written({"content_type": None}))
+        await client.send()
+        assert (await client.wait(stream))[0].headers[":status"] == "415"
+        await client.send(frames.frame(frames.DATA, 0, stream, b"test"))
+        await client.send(trailers_of(client, stream, wrong))
+        again = client.call(request(2))
+        await client.send()
+        assert (await client.wait(again))[0].is_ok
+
+
 async def test_a_body_in_frames_of_one_byte_and_an_end_alone_are_taken() -> None:
     async with running() as at:
         client = await at.client()
