@@ -469,9 +469,9 @@ def _is_plain(shape: Shape) -> bool:
         and fields.get(b":method") == b"POST"
         and fields.get(b"te") == b"trailers"
         and fields.get(b"content-type") in _CONTENT_TYPES
+        and b"content-length" not in fields  # h2 holds it against the body
         and all(
-            name.isascii()
-            and value.isascii()
+            (name + value).isascii()
             and (not name.endswith(b"-bin") or name in _OWN_FIELDS)
             and (not name.startswith(b"grpc-") or name in _OWN_FIELDS)
             for name, value in shape

@@ -116,6 +116,7 @@ ODD_HEADERS: list[dict[str, str | None]] = [
     {"grpc_encoding": "snappy"},
     {"x_trace_bin": "AAEC"},
     {"x_trace": "long"},  # nearly all that is decoded
+    {"content_length": str(len(prefixed(request(1))))},  # right, or wrong
     {"_path": "/binlog.Pump/Rewind"},
     {"_path": "/binlog.Cistern/Notify"},
 ]
