@@ -42,6 +42,14 @@ async def test_no_java_is_told_with_what_to_install(
         await preflight.machine()
 
 
+async def test_a_user_without_a_name_is_told_before_hadoop_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 1_234_567)
+    with pytest.raises(ConfigError, match=r"user 1234567 has no name here.* in /etc/passwd"):
+        await preflight.machine()
+
+
 @pytest.mark.parametrize("said", ['java version "1.8.0_402"', 'openjdk version "11.0.2"', "Segv"])
 async def test_a_java_that_is_too_old_is_told_by_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str

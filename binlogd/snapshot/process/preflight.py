@@ -5,8 +5,7 @@ Everything here takes milliseconds and imports neither PySpark nor pyarrow, but 
 the archive of Spark's loaded classes, which saves most of each start of the JVM, and `know_launch`
 asks once what Spark's launcher starts a JVM with. Java writes the archive when a JVM ends (AppCDS);
 later ones map it instead of reading, checking and linking ten thousand classes. It fits one build
-of Java and one PySpark. Java itself ignores one that does not fit, with a warning, so a stale one
-costs time, never an export.
+of Java and one PySpark; one that does not fit Java ignores, which costs time, never an export.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import pwd
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +44,8 @@ WORKERS_MB = 512
 """What Python workers and the JVM take beside the heap. Source: measured, docs/PERFORMANCE.md."""
 SPILL_PART = 2
 """Row changes lie in the shuffle compressed: about so much less than in the log."""
-
 FAR_MS = 3_600_000
-"""An hour: longer than a clock is wrong, and than a transaction is open that began before the first
-one of a log."""
+"""An hour: longer than a clock is wrong, or a transaction of before a log began is open."""
 _FOR_SCRIPTS = re.compile(r"SPARK_(?!HOME$|LOCAL_IP$)|PYSPARK_SUBMIT_ARGS$|(HADOOP|YARN)_CONF_DIR$")
 """Environment variables that Spark's scripts and launcher look at, and nobody after them."""
 _MODULES = ("pyspark", "pyarrow", "pandas")
@@ -71,10 +70,8 @@ class Machine:
         return str(Path(self.pyspark).resolve().parent)
 
     def class_archive(self) -> Path:
-        """The archive of loaded classes for just these two, whether it is there or not.
-
-        Below `$XDG_CACHE_HOME` or `~/.cache`: it can be made again at any time.
-        """
+        """The archive of loaded classes for just these two, whether it is there or not, below
+        `$XDG_CACHE_HOME` or `~/.cache`: it can be made again at any time."""
         identity = "\n".join((self.java_said, self.pyspark, self.pyspark_version))
         digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -85,10 +82,8 @@ class Machine:
         return self.class_archive().with_suffix(".json")
 
     def launch(self) -> tuple[str, ...]:
-        """How a job may start its JVM by itself; () where Spark's scripts are to do it.
-
-        That is, where the launcher was not asked, or settings are there that only they read.
-        """
+        """How a job may start its JVM by itself; () where Spark's scripts are to do it: the
+        launcher was not asked, or settings are there that only they read."""
         if Path(self.spark_home, "conf").exists() or any(map(_FOR_SCRIPTS.match, os.environ)):
             return ()
         options = self.noted_options()
@@ -116,6 +111,12 @@ class Machine:
 async def machine() -> Machine:
     """What a job would run on. Raises ConfigError."""
     require("spark", *_MODULES)
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        reason = f"the user {os.getuid()} has no name here, without which Spark does not start"
+        remedy = "run binlogd as one who has (in its image 8250), or give a name in /etc/passwd"
+        raise ConfigError(reason, todo=remedy) from None
     found = importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.origin is not None
@@ -177,11 +178,10 @@ def _available_mb() -> int:
 
 
 def _limit_mb() -> int:
-    try:
-        limit = _MEMORY_LIMIT.read_text().strip()
-    except OSError:
-        return 1 << 40
-    return int(limit) >> 20 if limit.isdigit() else 1 << 40
+    with suppress(OSError):
+        if (limit := _MEMORY_LIMIT.read_text().strip()).isdigit():
+            return int(limit) >> 20
+    return 1 << 40
 
 
 def check_disk(out: Path, log_bytes: int) -> None:
