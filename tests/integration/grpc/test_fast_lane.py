@@ -387,11 +387,11 @@ async def test_trailers_that_cannot_be_end_the_connection_however_they_come(
 
 @pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
 @pytest.mark.parametrize("wrong", WRONG_TRAILERS)
-async def test_what_follows_on_a_call_that_was_no_grpc_and_is_answered_is_passed_over(
+async def test_what_follows_on_a_call_that_was_no_grpc_and_is_answered_costs_the_others_nothing(
     wrong: str, *, fast_lane: bool
 ) -> None:
-    """Its stream is closed. Source: RFC 9113, 5.1 and 8.1. Where the answer comes first, so it is
-    with two cases of h2spec."""
+    """Its stream is closed, and is reset for each frame. Source: RFC 9113, 5.1 and 8.1. So it is
+    with two cases of h2spec where the answer comes first."""
     async with running(fast_lane=fast_lane) as at:
         client = await at.client()
         stream = client.open(written({"content_type": None}))
