@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from itertools import islice
 from random import Random
 
@@ -40,6 +41,15 @@ def txns() -> Iterator[Txn]:
 
 def few_txns() -> Iterator[Txn]:
     """Of the tables that are brought back, and of no others."""
+    return iter(_few_txns())
+
+
+@cache
+def _few_txns() -> list[Txn]:
+    return list(_translated())
+
+
+def _translated() -> Iterator[Txn]:
     directory = RECORDINGS / "ddl"
     jobs = {job.id: job for job in jobs_from_json(history(directory))}
     schema = SchemaTracker()
