@@ -32,7 +32,7 @@ from binlogd.archive.catalog import (
 from binlogd.archive.files import bytes_path, commits_path
 from binlogd.archive.places import encode_places, places_together
 from binlogd.archive.store import ArchiveStore
-from binlogd.archive.task import Follow, FollowAnswer, Stand
+from binlogd.archive.task import Follow, Stand
 from binlogd.archive.upload import checksum_of, described
 from binlogd.errors import Refused
 from binlogd.host.child import give, yield_to_others
@@ -88,12 +88,11 @@ class Follower:
         self._gave_way: list[str] = []
         self._leaving: deque[tuple[float, str]] = deque()
         self._jobs: dict[int, float] = {}
-        self._put_bytes = 0
 
-    def follow(self, asked: Follow) -> FollowAnswer:
-        """One round. Raises Refused for a gap, or where another process writes the tail; Corrupt,
+    def follow(self, asked: Follow) -> bool:
+        """One round, and whether the archive has all of it now; if not, its DDL history lacks a
+        job. Raises Refused for a gap, or where another process writes the tail; Corrupt,
         ArchiveUnavailable, OSError."""
-        self._put_bytes = 0
         for number, stand in enumerate(asked.shards):
             self._catch_up(number, stand)
         parts = [each.part for _, of in sorted(self._shards.items()) for each in of.held]
@@ -101,7 +100,7 @@ class Follower:
         if not lacks:
             self._publish(ArchiveTail(resolved_ts=asked.resolved_ts, parts=tuple(parts)))
             self._sweep()
-        return FollowAnswer(is_published=not lacks, put_bytes=self._put_bytes)
+        return not lacks
 
     # --- one shard -----------------------------------------------------------------------------
 
@@ -174,7 +173,6 @@ class Follower:
     def _put(self, shard: _Shard, part: TailPart, places: bytes, tier: int) -> None:
         self._store.put_file(bytes_path(part), self._path(shard), part.size_bytes, part.begin)
         self._store.put(commits_path(part), places)
-        self._put_bytes += part.size_bytes + len(places)
         shard.held.append(_Held(part, tier))
 
     def _merge(self, shard: _Shard) -> None:

@@ -13,7 +13,7 @@ from itertools import takewhile
 import msgspec
 import structlog
 
-from binlogd.archive.task import Follow, FollowAnswer, Grown, Stand
+from binlogd.archive.task import Follow, Grown, Stand
 from binlogd.host.child import Ask, conversation
 from binlogd.log.index_file import Segment
 from binlogd.telemetry.faults import named
@@ -90,7 +90,7 @@ class Following:
         begun_s = asyncio.get_running_loop().time()
         if question != self._published:
             answer = await ask(msgspec.json.encode(question), ANSWER_S)
-            if not msgspec.json.decode(answer, type=FollowAnswer).is_published:
+            if not msgspec.json.decode(answer, type=bool):
                 if begun_s - self._wanted_at_s >= HISTORY_EVERY_S:
                     self._wanted_at_s = begun_s
                     self._want_history()

@@ -23,7 +23,7 @@ import msgspec
 
 from binlogd.errors import ConfigError, Corrupt, Unavailable
 from binlogd.extras import require
-from binlogd.host.disk import make_directory, put_in_place
+from binlogd.host.disk import is_no_space, make_directory, put_in_place
 from binlogd.host.words import split_url
 from binlogd.log.checked_text import decoded_json
 from binlogd.snapshot.publishing.file_systems import (
@@ -57,11 +57,11 @@ _CHUNK_BYTES = 8 << 20
 class ArchiveUnavailable(Unavailable):
     """The store of an archive, or of what else is kept there, gives an error again and again."""
 
-    def __init__(self, where: str, error: Exception, what: str = "archive") -> None:
-        super().__init__(
-            f"{what} {where}: {error}; nothing is lost, it goes on where it stopped: look at the"
-            " store, the credentials and the network"
-        )
+    def __init__(self, where: str, error: OSError, what: str = "archive") -> None:
+        stays = "nothing is lost, it goes on where it stopped"
+        do = "look at the store, the credentials and the network"
+        todo = f"{stays}: {'free some' if is_no_space(error) else do}"
+        super().__init__(f"{what} {where}: {error}", todo=todo)
 
 
 class ArchiveStore:

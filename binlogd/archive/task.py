@@ -103,12 +103,5 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[Stand, ...]
 
 
-class FollowAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the archive has all of it now; if not, its DDL history lacks a job. What was put."""
-
-    is_published: bool
-    put_bytes: int
-
-
 CATALOG_NAME = "catalog.json"
 """What an archive holds; a directory without it is none."""

@@ -549,6 +549,11 @@ def check_writable(key: str, directory: Path) -> None:
         )
 
 
+def is_no_space(error: OSError) -> bool:
+    """Whether bytes were refused for want of room: of the disk, or of the user's share."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextlib.contextmanager
 def disk_errors(path: Path | str) -> Iterator[None]:
     """What a disk refuses in the block is raised as LogFailed of `path`."""

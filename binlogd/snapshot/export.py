@@ -8,7 +8,6 @@ one, never half of one; what it leaves of its own is swept by the next export in
 from __future__ import annotations
 
 import asyncio
-import errno
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -22,6 +21,7 @@ import structlog
 from binlogd import __version__
 from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
+from binlogd.host.disk import is_no_space
 from binlogd.host.threads import Threads, over, stacked
 from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.bases import choice
@@ -142,7 +142,7 @@ async def export(
     except OSError as error:
         raise ExportFailed(
             f"{error.filename or options.out}: {error.strerror or error}; nothing was published"
-            + (_NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else "")
+            + (_NO_SPACE if is_no_space(error) else "")
         ) from error
     finally:
         files.close()

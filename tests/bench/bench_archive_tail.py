@@ -51,19 +51,25 @@ def measured(rate: int, seconds: int, directory: Path) -> str:
         while number * (ROW_BYTES + 60) < rate * (second + 1):
             log.append(transaction(number))
             number += 1
-        asked, begun = log.follow(url), time.process_time()
-        answer = follower.follow(asked)
+        asked, begun, before = log.follow(url), time.process_time(), _written_bytes()
+        follower.follow(asked)
         used += time.process_time() - begun
-        put, most = put + answer.put_bytes, max(most, len(read_tail(store).parts))
+        put += _written_bytes() - before
+        most = max(most, len(read_tail(store).parts))
     begun = time.process_time()
     catalog = read_catalog(store)
     read_ms = (time.process_time() - begun) * 1000
     assert sum(each.transactions for each in catalog.segments) == number
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     share = used / seconds * 1000
-    times = put / max(1, number * (ROW_BYTES + 60))
+    times = put / (number * (ROW_BYTES + 60)) if number else 0.0
     figures = f"{share:.1f} ms | {times:.1f} | {most} | {read_ms:.1f} ms | {memory} MB"
     return f"| {rate / 1e6:g} MB/s | {figures} |"
+
+
+def _written_bytes() -> int:
+    """By this process, to whatever."""
+    return int(Path("/proc/self/io").read_text().split("wchar: ")[1].split()[0])
 
 
 def main() -> None:

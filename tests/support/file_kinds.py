@@ -581,7 +581,7 @@ def _followed_archive(directory: Path) -> None:
     stand = Stand(0, (Grown(1, len(content), False),))
     url = str(directory / "to")
     asked = Follow(data_dir=str(data), url=url, resolved_ts=95, shards=(stand,))
-    assert Follower(data, url).follow(asked).is_published
+    assert Follower(data, url).follow(asked)
     assert len(read_tail(ArchiveStore.open(url)).parts) == 1
 
 

@@ -28,7 +28,7 @@ def main(data_dir: str, history: str, url: str, payloads: str) -> None:
     following = follower.Follower(Path(data_dir), url, grace_s=0)
     for begin in range(0, len(left), 12):
         log.append(left[begin : begin + 12])
-        assert following.follow(log.follow(url, archived)).is_published
+        assert following.follow(log.follow(url, archived))
         sys.stdout.write(f"told {log.resolved_ts}\n")
         sys.stdout.flush()
         archived = archive(task).newest

@@ -358,10 +358,6 @@ def _times(values: Sequence[Value], _: Losses) -> pa.Array:
     return pa.array(micros, _INT64)
 
 
-def _intervals(values: Sequence[Value], losses: Losses) -> pa.Array:
-    return _times(values, losses).cast(pa.duration("us"))
-
-
 def _times_of_day(values: Sequence[Value], losses: Losses) -> pa.Array:
     micros = _times(values, losses)
     if pc.any(pc.or_(pc.less(micros, 0), pc.greater_equal(micros, _DAY_MICROS))).as_py():
@@ -374,7 +370,8 @@ _DAY_MICROS = 86_400_000_000
 
 def _time(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
     if options.time == "interval":
-        return pa.duration("us"), _intervals
+        unit = pa.duration("us")
+        return unit, lambda values, losses: _times(values, losses).cast(unit)
     if options.time == "time":
         return pa.time64("us"), _refusing(column, "time=time", _times_of_day)
     return (_STRING, _plain(_STRING)) if options.time == "string" else (_INT64, _times)

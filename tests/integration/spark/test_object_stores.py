@@ -16,7 +16,7 @@ from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
-from binlogd.snapshot.publishing.file_systems import without_secrets
+from binlogd.snapshot.publishing.file_systems import NEW, without_secrets
 from binlogd.snapshot.publishing.store import Store
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import LakeLocation, place_of
@@ -78,6 +78,15 @@ def test_a_bucket_that_is_not_there_is_told_without_secrets(
     with pytest.raises(ArchiveUnavailable, match=r"(?s)archive \w+://.*/x: .*at the store") as told:
         ArchiveStore.open(url).put("x", b"")
     assert "testing" not in str(told.value)
+
+
+def test_a_full_disk_is_no_matter_of_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "RETRY_S", 0.001)
+    (tmp_path / f"x{NEW}").symlink_to("/dev/full")
+    with pytest.raises(ArchiveUnavailable, match=r"No space left .* it stopped: free some$"):
+        ArchiveStore.open(str(tmp_path)).put("x", b"one")
 
 
 @pytest.mark.soak

@@ -2,7 +2,7 @@
 //
 //	load write HOST:PORT CLUSTER [-in-flight 64] [-connections 1] [-size 200] [-rate R] {-pairs N | -seconds S}
 //	load pull  HOST:PORT CLUSTER -after TS -count N
-//	load lag   HOST:PORT CLUSTER -seconds S
+//	load lag   HOST:PORT CLUSTER -seconds S [-rate R]
 //	load probe HOST:PORT CLUSTER
 //	load bare  HOST:PORT DIRECTORY
 //
@@ -30,7 +30,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-const patience = time.Minute
+const (
+	patience = time.Minute
+	warm     = time.Second
+)
 
 // The messages of TiDB know how to write themselves.
 type message interface {
@@ -243,9 +246,33 @@ func (s *server) pullAll(after, count int64) (map[string]any, error) {
 	return map[string]any{"per_s": float64(came) / time.Since(begin).Seconds(), "transactions": came}, err
 }
 
-// A transaction each 5 ms, and when it comes back through a stream that is open.
-func (s *server) lag(duration time.Duration) (map[string]any, error) {
-	const every, warm = 5 * time.Millisecond, time.Second
+// A transaction each 5 ms, and when it comes back through a stream that is open; beside a load that
+// begins before the first that counts, and ends after the last. Both have their timestamps of one
+// clock, as all writers of a cluster have: those of two would be commits below what was promised.
+func (s *server) lag(duration time.Duration, beside load) (map[string]any, error) {
+	type result struct {
+		found map[string]any
+		err   error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		if beside.rate == 0 {
+			ended <- result{}
+			return
+		}
+		written, err := s.writeAll(beside)
+		ended <- result{written, err}
+	}()
+	found, err := s.lags(duration)
+	written := <-ended
+	if err = errors.Join(err, written.err); err == nil && beside.rate > 0 {
+		found["beside_per_s"] = written.found["per_s"]
+	}
+	return found, err
+}
+
+func (s *server) lags(duration time.Duration) (map[string]any, error) {
+	const every = 5 * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), duration+patience)
 	defer cancel()
 	conn, err := s.dial()
@@ -378,7 +405,8 @@ func run() error {
 	case "pull":
 		found, err = s.pullAll(*after, *count)
 	case "lag":
-		found, err = s.lag(duration)
+		beside := load{*inFlight, *connections, *pairs, duration + 2*warm, *rate}
+		found, err = s.lag(duration, beside)
 	case "probe":
 		found, err = s.probe()
 	default:
