@@ -157,8 +157,11 @@ def _answered(named: Sequence[str] | None, words: Sequence[str], **more: object)
     except KeyboardInterrupt:  # while it was being imported
         _fail("cancelled: nothing was begun", code=INTERRUPTED_EXIT)
     except OSError as error:  # of files that a command reads or writes
+        from binlogd.host.disk import is_no_space
+
         place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}", code=1)
+        cut = "; what was written is not whole: free some, and run it again" * is_no_space(error)
+        _fail(f"{place}{error.strerror or error}{cut}", code=1)
 
 
 def as_go_reads_flags(words: Sequence[str]) -> list[str]:

@@ -109,7 +109,7 @@ def _round(task: Task, shards: Sequence[ShardDirectory], report: Report) -> Arch
         done += index.size_bytes
         transactions += index.transactions
         is_whole = task.with_open and each is round_[-1] and len(round_) == len(waiting)
-        is_whole = is_whole and not _has_grown(waiting)
+        is_whole = is_whole and all(at.path.stat().st_size == at.size_bytes for at in waiting)
         kept = put_catalog(store, _with(store, kept, index, is_whole=is_whole), task.page_segments)
         report(segment_path(each.shard, each.fid), done, total)
     return Archived(
@@ -186,10 +186,6 @@ def _waiting(
             continue
         if is_sealed or (with_open and size):
             yield _Waiting(number, fid, path, size, is_sealed, fid == last)
-
-
-def _has_grown(waiting: Sequence[_Waiting]) -> bool:
-    return any(each.path.stat().st_size != each.size_bytes for each in waiting)
 
 
 def described(store: ArchiveStore, shard: int, fid: int) -> SegmentIndex:

@@ -67,11 +67,12 @@ def check_config(
     server_tls(setup)
     make_tracing(setup, "")
     asked = _ask(setup) if asks else None
+    code = 0 if asked is None or asked.is_reached else 1
     if as_json:
         answers = asked.document() if asked is not None else {}
         answers["warnings"] = list(_warnings(setup, asked))
         sys.stdout.write(json.dumps(_document(found) | answers) + "\n")
-        raise typer.Exit(_code(asked))
+        raise typer.Exit(code)
     say(f"{config_file or 'The built-in defaults'} {'is' if config_file else 'are'} valid.")
     say(_what_it_does(setup))
     say(_who_may_act(found.config.security))
@@ -91,11 +92,7 @@ def check_config(
             table.add_row(key, text, found.origins.get(key, _DEFAULT))
     if table.row_count:
         Console().print(table, highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(_code(asked))
-
-
-def _code(asked: _Asked | None) -> int:
-    return 0 if asked is None or asked.is_reached else 1
+    raise typer.Exit(code)
 
 
 def _what_it_does(setup: Setup) -> str:

@@ -269,6 +269,10 @@ class _Calls(Handler):
             super().cancel(stream)
 
 
+# h2 has the text of each frame made, with all its bytes in hex, for a log that nobody keeps
+Frame.__repr__ = object.__repr__  # type: ignore[method-assign]
+
+
 class _Frames(FrameBuffer):
     """h2's buffer of incoming bytes; that one looks at a frame's length when it has all of it."""
 

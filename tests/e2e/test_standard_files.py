@@ -46,6 +46,13 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_word(tmp_path: Path, w
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("words", ["check-config --json", "--help"])
+def test_an_output_that_is_not_whole_is_no_success(tmp_path: Path, words: str) -> None:
+    done = ran(tmp_path, f"binlogd {words} > /dev/full")
+    said = "binlogd: No space left on device; what was written is not whole: free some, and run it"
+    assert (done.returncode, done.stderr) == (1, f"{said} again\n")
+
+
 def test_a_node_and_its_commands_run_without_standard_files(tmp_path: Path) -> None:
     appliance = Appliance(tmp_path)
     config = f"--config {shlex.quote(str(appliance.config_file))} <&- >&- 2>&-"

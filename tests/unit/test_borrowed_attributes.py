@@ -4,6 +4,7 @@ show here, by name, before it shows in a connection. And none is used that is no
 from __future__ import annotations
 
 import ast
+import binascii
 import inspect
 import re
 import sqlite3
@@ -33,6 +34,7 @@ from grpclib.server import Handler, Server
 from grpclib.server import Stream as ServerStream
 from h2.config import H2Configuration
 from h2.connection import ConnectionInputs, ConnectionState, H2Connection, _decode_headers
+from h2.events import DataReceived
 from h2.frame_buffer import FrameBuffer
 from hpack import Decoder
 from hpack.huffman_table import decode_huffman
@@ -46,6 +48,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 from binlogd.grpc.channel import BytesCodec
+from binlogd.grpc.http2 import Http2Connection
 from binlogd.host.database import connection_to
 
 PRODUCT = Path(__file__).parents[2] / "binlogd"
@@ -355,3 +358,19 @@ def test_pyicebergs_versions_are_made_in_the_steps_that_its_own_catalogs_take() 
     assert "self._load_file_io(metadata.properties, metadata_location)" in committed
     taken = list(inspect.signature(MetastoreCatalog._create_staged_table).parameters)
     assert taken[1:4] == ["identifier", "schema", "location"]
+
+
+def test_no_text_is_made_of_the_bytes_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = H2Connection()
+    server = Http2Connection(H2Configuration(client_side=False, header_encoding=None), 100)
+    client.initiate_connection()
+    head = {":method": "POST", ":path": "/", ":scheme": "http", ":authority": "pump"}
+    client.send_headers(1, list(head.items()))
+    client.send_data(1, bytes(16_000))
+
+    def made(_: bytes) -> bytes:
+        raise AssertionError("h2 writes a frame down")
+
+    monkeypatch.setattr(binascii, "hexlify", made)
+    events = server.receive_data(client.data_to_send())
+    assert [each.data for each in events if isinstance(each, DataReceived)] == [bytes(16_000)]
