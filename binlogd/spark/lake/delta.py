@@ -64,7 +64,9 @@ class Delta:
                 storage_options=self._options,
                 commit_properties=properties_of(end),
             )
-            return self._head(begun, made)
+            head = self._head(begun, made)
+        # delta-rs opens anew what it has made: another attempt may have gone on with it by then
+        return self.rewrite(head, schema, [], end) if head.rows else head
 
     def files(self, head: LakeTable) -> list[DataFile]:
         """See Kind. A Delta log tells no bounds of bytes."""

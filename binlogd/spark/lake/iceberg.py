@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import astuple
 from pyarrow.fs import FileSelector, FileSystem
 from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files, pyarrow_to_schema
@@ -44,7 +45,7 @@ from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
 from binlogd.spark.lake.commits import Replacing, VersionChanges, Versions
 from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.kinds import LakeFailed
-from binlogd.spark.lake.layout import LaidBy, LakeLayout, field_id
+from binlogd.spark.lake.layout import LakeLayout, field_id
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_ID, is_readable_as
@@ -209,14 +210,10 @@ def _head(head: LakeTable, table: Table) -> LakeTable:
 def _spec(layout: LakeLayout) -> PartitionSpec:
     """The second one of its table: the first one is that of a table without a layout."""
     fields = (
-        PartitionField(each.id, number, _TRANSFORMS[each.unit], _field_name(each))
-        for number, each in enumerate(layout.partition_by, start=1000)
+        PartitionField(number, 1000 + at, _TRANSFORMS[unit], f"{column}_{unit}" if unit else column)
+        for at, (column, unit, number) in enumerate(map(astuple, layout.partition_by))
     )
     return PartitionSpec(*fields, spec_id=1)
-
-
-def _field_name(by: LaidBy) -> str:
-    return f"{by.column}_{by.unit}" if by.unit else by.column
 
 
 def _forget(table: Table, end: int, system: FileSystem, path: str) -> None:

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyiceberg.catalog.sql import SqlCatalog
 
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.spark.lake import delta, iceberg
+from binlogd.spark.lake.commits import Versions
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
@@ -137,8 +137,8 @@ def _in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, stepped)
 
     monkeypatch.setattr(delta, "DeltaTable", SteppedTable)
-    before(SqlCatalog, "register_table")
-    before(iceberg, "set_schema")
+    before(Versions, "opened")
+    before(Versions, "commit_table")
 
 
 def rows(**values: int) -> pa.Table:
@@ -246,16 +246,19 @@ def test_files_are_in_a_table_once_whatever_another_attempt_does(
     check(lake, work, {b"a": 1, b"b": 1, b"c": 3}, switches_max)
 
 
-@pytest.mark.soak
 @pytest.mark.usefixtures("_in_steps")
-def test_a_table_that_two_attempts_begin_has_its_rows_once(lake: Lake) -> None:
+@pytest.mark.parametrize("lake", GATED, indirect=True)
+@pytest.mark.parametrize("switches_max", [SWITCHES, pytest.param(None, marks=pytest.mark.soak)])
+def test_a_table_that_two_attempts_begin_has_its_rows_once(
+    lake: Lake, switches_max: int | None
+) -> None:
     numbers = count(1)
 
     def work() -> Callable[[], LakeTable]:
         name = f"table-{next(numbers)}"
         return lambda: seeded(lake, name)
 
-    check(lake, work, BEFORE, None)
+    check(lake, work, BEFORE, switches_max)
 
 
 def test_files_of_an_attempt_that_never_committed_are_removed_when_they_are_old(
