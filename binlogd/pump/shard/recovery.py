@@ -81,14 +81,14 @@ async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: So
         if marks and marks.head != FIRST and marks.head.fid not in [each.fid for each in known]:
             raise CorruptIndex(index.path, "it does not remember the segment of its own head")
         gc_ts, first_fid = await gone.said(value, disk)
-        value_log = await ValueLog.open(
-            value,
-            disk=disk,
-            limits=limits,
-            known=known,
-            first_fid=first_fid if marks is None else marks.first_fid,
-        )
         begin = marks or Marks(gc_ts=gc_ts, first_fid=first_fid)
+        try:
+            value_log = await ValueLog.open(
+                value, disk=disk, limits=limits, known=known, first_fid=begin.first_fid
+            )
+        except OSError:  # a sync that fails may lose the end of the log, as a loss of power does
+            await index.put((), replace(begin, boot_id=""), is_durable=True)
+            raise
         # Without marks nothing tells torn from damaged but the bytes themselves: then be strict.
         same_boot = marks is None or marks.boot_id == disk.boot_id() != ""
         acknowledged = Acknowledged(upto=begin.head, same_boot=same_boot)

@@ -15,6 +15,7 @@ import pytest
 from binlogd.binlog import BinlogType
 from binlogd.errors import DiskFull, LogFailed
 from binlogd.log import record
+from binlogd.log.directory import VALUE
 from binlogd.log.index_file import FILES
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Item
@@ -144,6 +145,24 @@ async def test_a_log_that_failed_goes_on_with_the_next_group(home: Path) -> None
             await shard.submit([a_prewrite(start, 900) for start in (10, 20, 30)])
         counted = shard.statistics()
         assert (counted.failed_records, counted.measures.errors["write_binlog_batch"]) == (3, 1)
+        await shard.submit([a_prewrite(10), a_commit(10, 40)])
+        assert shard.watermark == at(40)
+
+
+async def test_what_a_failed_sync_of_a_start_lost_is_no_damage_to_the_next(home: Path) -> None:
+    disk = SimDisk(random.Random(1))
+    async with running(home, disk) as shard:
+        await shard.submit([a_prewrite(1), a_commit(1, 2)])
+    # a process was killed between its write and its sync, and the sync of the next one fails
+    left = disk.files[home / VALUE / "000000.vlog"]
+    left.content += record.encode(prewrite(10, 900))
+    disk = disk.kill()
+    disk.fail_syncs = 1
+    with pytest.raises(LogFailed, match="Input/output error"):
+        async with running(home, disk):
+            pass
+    assert not left.content.endswith(record.encode(prewrite(10, 900)))
+    async with running(home, disk.kill()) as shard:
         await shard.submit([a_prewrite(10), a_commit(10, 40)])
         assert shard.watermark == at(40)
 
