@@ -66,7 +66,7 @@ IntervalOption = Annotated[
 ]
 BatchOption = Annotated[
     int,
-    typer.Option("--batch", min=1, max=COUNT_MAX, help="Transactions of a batch, at most."),
+    typer.Option("--batch", min=0, max=COUNT_MAX, help="Transactions of a batch; 0: no limit."),
 ]
 TablesOption = Annotated[str, typer.Option("--tables", help="Take these only: names with * and ?.")]
 ExceptOption = Annotated[str, typer.Option("--except", help="Leave these out: names with * and ?.")]

@@ -259,7 +259,7 @@ def check_limit(asked: ReadRequest, *, has_limits: bool) -> None:
         raise ConfigError(
             "option maxTransactionsPerTrigger: this Spark does not tell a source where a batch"
             " begins, so the first one would be the whole backlog whatever the option says: leave"
-            " it out (of binlogd pipeline: --batch 0), or take Spark 4.2 or newer"
+            " it out (`binlogd pipeline --batch 0`), or take Spark 4.2 or newer"
         )
 
 

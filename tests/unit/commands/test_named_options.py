@@ -65,18 +65,45 @@ def test_every_option_that_a_message_names_is_one_of_a_command(
     assert len(named) > 100
 
 
-def test_every_command_line_of_a_page_or_a_message_is_understood(
-    options: dict[str, set[str]], messages: list[tuple[str, str]]
-) -> None:
+@pytest.fixture(scope="module")
+def lines(messages: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """What somebody may type of a page or a message: where it stands, the command, the rest."""
     pages = [(path.name, path.read_text().replace("\\\n", " ")) for path in PAGES]
-    wrong = {
-        (place, name, word)
+    return [
+        (place, name, rest)
         for place, text in [*pages, *messages]
         for name, rest in re.findall(r"binlogd ([a-z][a-z-]+)((?: [^\n`|;#&)]*)?)", text)
+    ]
+
+
+def test_every_command_line_of_a_page_or_a_message_is_understood(
+    options: dict[str, set[str]], lines: list[tuple[str, str, str]]
+) -> None:
+    wrong = {
+        (place, name, word)
+        for place, name, rest in lines
         for word in OPTION.findall(rest)
         if name in options and word not in options[name]
     }
     assert wrong == set()
+
+
+def test_every_number_that_a_page_or_a_message_gives_an_option_is_one_that_it_takes(
+    lines: list[tuple[str, str, str]],
+) -> None:
+    given = [
+        (f"{name} {word}", int(number))
+        for _, name, rest in lines
+        for word, number in re.findall(r"(--[a-z][a-z-]*)[ =](-?\d+)(?![\w.:-])", rest)
+    ]
+    ranges = whole_numbers()
+    taken = [each for each in given if each[0] in ranges]
+    assert ("pipeline --batch", 0) in taken
+    assert [
+        (word, number)
+        for word, number in taken
+        if not ranges[word].min <= number <= ranges[word].max
+    ] == []
 
 
 def test_every_event_of_the_log_that_is_explained_is_one_that_is_written(
@@ -90,14 +117,19 @@ def test_every_event_of_the_log_that_is_explained_is_one_that_is_written(
     assert events - {text for _, text in messages} == set()
 
 
-def test_a_number_that_nobody_means_is_refused_before_anything_is_done() -> None:
+def whole_numbers() -> dict[str, Any]:
+    """The types of those that commands take, by command and option."""
     program: Any = typer.main.get_command(command_line())
-    ranges: dict[str, Any] = {
+    return {
         f"{name} {each.opts[0]}": each.type
         for name, command in program.commands.items()
         for each in command.params
         if isinstance(each.type.name, str) and each.type.name.startswith("int")
     }
+
+
+def test_a_number_that_nobody_means_is_refused_before_anything_is_done() -> None:
+    ranges = whole_numbers()
     assert ranges["txn ts"].max == MAX_TS
     bounds: dict[str, list[Any]] = {
         word: [getattr(kind, side, None) for side in ("min", "max")]
