@@ -143,9 +143,15 @@ async def _(world: World) -> None:
     await _silent(world, "history")
 
 
+PD_AHEAD_MS_MAX = 480_000
+"""What a clock of ten minutes further ahead hands out, a Drainer that begins anew does not believe:
+`pump.timestamp-ahead-max`, of which clocks that jump take a minute."""
+
+
 @_fault("pd steps")
 async def _(world: World) -> None:
-    world.surroundings.pd.step_ms += world.rng.choice((-2_000, 50, 3_000, 60_000))
+    pd = world.surroundings.pd
+    pd.step_ms = min(pd.step_ms + world.rng.choice((-2_000, 50, 3_000, 60_000)), PD_AHEAD_MS_MAX)
 
 
 @_fault("clock jumps")
