@@ -180,7 +180,7 @@ format: $(VENV)/test.stamp ## format the code
 	$(BIN)/ruff format .
 
 # Each of BENCHES prints JSON lines; some take a minute, some half an hour.
-bench: setup-test compile $(VENV)/load.stamp ## a table beside the Go Pump and Drainer, four to eight minutes (GO_PUMP=program, ROWS="pull start"); or BENCHES="append pull"
+bench: setup-test compile $(VENV)/load.stamp ## a table beside the Go Pump and Drainer, three to eight minutes (GO_PUMP=program, ROWS="pull start"); or BENCHES="append pull"
 ifdef BENCHES
 	@failed=; for bench in $(BENCHES); do \
 	  PYTHONPATH=. $(BIN)/python tests/bench/bench_$$bench.py || failed="$$failed $$bench"; \

@@ -14,8 +14,8 @@ appended with its CRC, one fdatasync for all that wait, and nothing else. It is 
 server in Go needs on this machine, and less than a Pump does.
 
 Where other work took more than 15 % of the cores, no ratio to published figures is printed.
-All rows take eight minutes on two cores at a load of 8, and about half of that where nothing else
-runs; a Go Pump doubles those that are not the Drainer's.
+All rows take three minutes on two cores where nothing else runs, and eight at a load of 8;
+a Go Pump doubles those that are not the Drainer's.
 Exit code 1 when a row that was asked for could not be measured.
 """
 
