@@ -58,9 +58,8 @@ class ArchiveUnavailable(Unavailable):
     """The store of an archive, or of what else is kept there, gives an error again and again."""
 
     def __init__(self, where: str, error: OSError, what: str = "archive") -> None:
-        look = "look at the store, the credentials and the network"
-        todo = "free some" if is_no_space(error) else look
-        todo = f"nothing is lost, it goes on where it stopped: {todo}"
+        do = "free some" if is_no_space(error) else "look at the store, credentials and network"
+        todo = f"nothing is lost, it goes on where it stopped: {do}"
         super().__init__(f"{what} {where}: {error}", todo=todo)
 
 

@@ -107,7 +107,7 @@ class ValueLog:
 
         `known` are the segments the index remembers; what lies below `first_fid` was deleted, and
         is removed should a crash have left it. Raises ConfigError for a file name with no number,
-        CorruptRecord for a segment that is missing or whose size is not the remembered one.
+        CorruptRecord for a segment that is missing or of another size, LogFailed by a sync.
         """
         opened = cls(directory, disk, limits)
         await disk.make_directory(directory)
@@ -369,7 +369,8 @@ class ValueLog:
         if last is not None and not self._segments[last].is_sealed:
             file = await self._disk.open_append(self.path(last), create=False)
             try:
-                await file.append([], sync=True)
+                with disk_errors(self.path(last)):
+                    await file.append([], sync=True)
             finally:
                 await file.close()
 

@@ -20,7 +20,7 @@ import structlog
 from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import CorruptIndex
+from binlogd.errors import CorruptIndex, LogFailed
 from binlogd.host.disk import disk_errors
 from binlogd.log import gone
 from binlogd.log.directory import VALUE
@@ -86,7 +86,7 @@ async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: So
             value_log = await ValueLog.open(
                 value, disk=disk, limits=limits, known=known, first_fid=begin.first_fid
             )
-        except OSError:  # a sync that fails may lose the end of the log, as a loss of power does
+        except LogFailed:  # a sync that fails may lose the end of the log, as a loss of power does
             await index.put((), replace(begin, boot_id=""), is_durable=True)
             raise
         # Without marks nothing tells torn from damaged but the bytes themselves: then be strict.
