@@ -105,10 +105,9 @@ def seen(port: int, probes: int) -> dict[int, float]:
         cursor = session.cursor()
         while newest < probes:  # ends when all are there, or by the limit
             cursor.execute("SELECT MAX(id) FROM load.t0")
-            (row,) = cursor.fetchall()
-            now_s = time.perf_counter()
-            found |= dict.fromkeys(range(newest + 1, (row[0] or 0) + 1), now_s)
-            newest = row[0] or 0
+            ((latest,),) = cursor.fetchall()
+            now_s, before, newest = time.perf_counter(), newest, latest or 0
+            found |= dict.fromkeys(range(before + 1, newest + 1), now_s)
             if now_s > end_s:
                 raise TimeoutError(f"{newest} of {probes} probes arrived")
             time.sleep(LOOK_EVERY_S)

@@ -144,8 +144,8 @@ async def _(world: World) -> None:
 
 
 PD_AHEAD_MS_MAX = 480_000
-"""What a clock of ten minutes further ahead hands out, a Drainer that begins anew does not believe:
-`pump.timestamp-ahead-max`, of which clocks that jump take a minute."""
+"""A Drainer that begins anew believes no more than `pump.timestamp-ahead-max`, ten minutes, ahead
+of its machine's clock, and clocks that jump take one of these."""
 
 
 @_fault("pd steps")

@@ -369,7 +369,7 @@ class ValueLog:
         if last is not None and not self._segments[last].is_sealed:
             file = await self._disk.open_append(self.path(last), create=False)
             try:
-                with disk_errors(self.path(last)):
+                with disk_errors(file.path):
                     await file.append([], sync=True)
             finally:
                 await file.close()

@@ -5,7 +5,7 @@ Everything here takes milliseconds and imports neither PySpark nor pyarrow, but 
 the archive of Spark's loaded classes, which saves most of each start of the JVM, and `know_launch`
 asks once what Spark's launcher starts a JVM with. Java writes the archive when a JVM ends (AppCDS);
 later ones map it instead of reading, checking and linking ten thousand classes. It fits one build
-of Java and one PySpark; one that does not fit Java ignores, which costs time, never an export.
+of Java and one PySpark; Java ignores one that does not fit, which costs time, never an export.
 """
 
 from __future__ import annotations

@@ -52,21 +52,21 @@ class Delta:
         where = self._place.table(table.directory)
         made = msgspec.structs.replace(table, rows=0, files=0)
         with self._telling(made):
-            there = DeltaTable.is_deltatable(where, self._options)
-            if there and self._open(made).metadata().partition_columns == _parts_of(table):
-                return self.rewrite(self._head(self._open(made), made), schema, [], end)
-            begun = DeltaTable.create(
-                where,
-                without_metadata(schema),
-                "overwrite" if there else "error",
-                partition_by=_parts_of(table),
-                name=name,
-                storage_options=self._options,
-                commit_properties=properties_of(end),
-            )
-            head = self._head(begun, made)
+            found = self._open(made) if DeltaTable.is_deltatable(where, self._options) else None
+            is_made = found is None or found.metadata().partition_columns != _parts_of(table)
+            if found is None or is_made:
+                found = DeltaTable.create(
+                    where,
+                    without_metadata(schema),
+                    "error" if found is None else "overwrite",
+                    partition_by=_parts_of(table),
+                    name=name,
+                    storage_options=self._options,
+                    commit_properties=properties_of(end),
+                )
+            head = self._head(found, made)
         # delta-rs opens anew what it has made: another attempt may have gone on with it by then
-        return self.rewrite(head, schema, [], end) if head.rows else head
+        return head if is_made and not head.rows else self.rewrite(head, schema, [], end)
 
     def files(self, head: LakeTable) -> list[DataFile]:
         """See Kind. A Delta log tells no bounds of bytes."""

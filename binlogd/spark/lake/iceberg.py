@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from msgspec.structs import astuple
 from pyarrow.fs import FileSelector, FileSystem
 from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files, pyarrow_to_schema
@@ -209,9 +208,10 @@ def _head(head: LakeTable, table: Table) -> LakeTable:
 
 def _spec(layout: LakeLayout) -> PartitionSpec:
     """The second one of its table: the first one is that of a table without a layout."""
+    names = (f"{by.column}_{by.unit}" if by.unit else by.column for by in layout.partition_by)
     fields = (
-        PartitionField(number, 1000 + at, _TRANSFORMS[unit], f"{column}_{unit}" if unit else column)
-        for at, (column, unit, number) in enumerate(map(astuple, layout.partition_by))
+        PartitionField(by.id, number, _TRANSFORMS[by.unit], name)
+        for number, (by, name) in enumerate(zip(layout.partition_by, names, strict=True), 1000)
     )
     return PartitionSpec(*fields, spec_id=1)
 

@@ -250,22 +250,21 @@ func (s *server) pullAll(after, count int64) (map[string]any, error) {
 // begins before the first that counts, and ends after the last. Both have their timestamps of one
 // clock, as all writers of a cluster have: those of two would be commits below what was promised.
 func (s *server) lag(duration time.Duration, beside load) (map[string]any, error) {
+	if beside.rate == 0 {
+		return s.lags(duration)
+	}
 	type result struct {
 		found map[string]any
 		err   error
 	}
 	ended := make(chan result, 1)
 	go func() {
-		if beside.rate == 0 {
-			ended <- result{}
-			return
-		}
 		written, err := s.writeAll(beside)
 		ended <- result{written, err}
 	}()
 	found, err := s.lags(duration)
 	written := <-ended
-	if err = errors.Join(err, written.err); err == nil && beside.rate > 0 {
+	if err = errors.Join(err, written.err); err == nil {
 		found["beside_per_s"] = written.found["per_s"]
 	}
 	return found, err
