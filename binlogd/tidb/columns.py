@@ -87,14 +87,6 @@ def _bits(value: Natural) -> int:
     return _number(value) & UINT64_MASK
 
 
-def _to_datetime(value: Natural, fsp: int) -> Value:
-    return datetime_text(_bits(value), fsp)
-
-
-def _to_duration(value: Natural, fsp: int) -> Value:
-    return duration_text(_number(value), fsp)
-
-
 def _to_json(value: Natural, _fsp: int) -> Value:
     assert isinstance(value, bytes)
     return json_text(value)
@@ -262,8 +254,12 @@ _FAMILIES: dict[Form, _Family] = {
     Form.FLOAT: _Family(frozenset({Flag.FLOAT}), _same, _float_reader),
     Form.DECIMAL: _Family(frozenset({Flag.DECIMAL}), _same, _decimal_reader),
     Form.DATE: _Family(_INTEGER_FLAGS, lambda value, _: date_text(_bits(value)), _date_reader),
-    Form.DATETIME: _Family(_INTEGER_FLAGS, _to_datetime, _datetime_reader),
-    Form.DURATION: _Family(_DURATION_FLAGS, _to_duration, _duration_reader),
+    Form.DATETIME: _Family(
+        _INTEGER_FLAGS, lambda value, fsp: datetime_text(_bits(value), fsp), _datetime_reader
+    ),
+    Form.DURATION: _Family(
+        _DURATION_FLAGS, lambda value, fsp: duration_text(_number(value), fsp), _duration_reader
+    ),
     Form.JSON: _Family(frozenset({Flag.JSON}), _to_json, _json_reader),
 }
 

@@ -34,8 +34,7 @@ FULL_SHARE = 0.99
 
 MOST = {
     "pump.shard.sorter.Sorter._outcomes": 32_768,
-    "pump.shard.window.Window._kept": 65_536,
-    "pump.shard.window.Window._keys": 2 * 65_536,
+    "pump.shard.window.Window._kept": 2 * 65_536,
     "drainer.early_columns.EarlyColumns._kept": 50_000,
     "drainer.rows.literals._CLOCK_AT": 16_384,
     "drainer.rows.literals._DAYS_AT": 4_096,

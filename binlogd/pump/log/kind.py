@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
@@ -69,6 +70,7 @@ def rows_of(
     prewrites: list[tuple[int, int, int, int]] = []
     commits: list[CommitRow] = []
     rollbacks: list[tuple[int, int]] = []
+    each: Any  # its numbers go on as the objects they are, compiled too
     for each in entries:
         if each.tp == _PREWRITE:
             prewrites.append((each.start_ts, each.fid, each.offset, each.length))

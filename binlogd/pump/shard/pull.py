@@ -72,18 +72,14 @@ class ShardSource:
                 await changed.wait()
                 continue
             filed_ts = min(self._shard.filer.filed_ts, watermark)
-            if self._is_nowhere(position, filed_ts):
-                await filed.wait()
+            if filed_ts <= position < self._shard.window.floor:
+                await filed.wait()  # what follows has left memory before the index has it
                 continue
             with Held(self._room) as held:
                 pulled = await self._next(position, watermark, filed_ts, held, alone=is_announced)
                 position, is_announced = pulled.resolved_ts, pulled.next_bytes > 0
                 yield pulled
                 del pulled  # it is the puller's alone
-
-    def _is_nowhere(self, after: Tso, filed_ts: Tso) -> bool:
-        """Whether what follows was pushed out of memory before the index had it."""
-        return filed_ts <= after < self._shard.window.floor
 
     def _check_not_gone(self, after: Tso) -> None:
         gc_ts = self._shard.filer.marks.gc_ts

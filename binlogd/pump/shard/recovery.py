@@ -166,9 +166,7 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
     marks = replace(
         marks,
         head=max(head, value_log.end),
-        handle=value_log.end
-        if oldest is None
-        else ValuePointer(oldest.place.fid, oldest.place.offset),
+        handle=value_log.end if oldest is None else ValuePointer(*oldest.place[:2]),
         max_commit_ts=sorter.watermark,
         boot_id=boot_id,
     )

@@ -15,8 +15,8 @@ Source: tidb-binlog pump/storage/sorter.go.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 
 from binlogd.log.pointer import Place, Spot
 from binlogd.tso import NO_TS, Tso
@@ -63,7 +63,7 @@ class Sorter:
         """The prewrite that holds the watermark, if one does."""
         self._last: Open | None = None
         # behind a Rollback, with its prewrite's place
-        self._outcomes: OrderedDict[Tso, Spot | None] = OrderedDict()
+        self._outcomes: dict[Tso, Spot | None] = {}
         self._outcomes_kept = outcomes_kept
 
     def prewrite(self, start_ts: Tso, spot: Spot, now_s: float) -> None:
@@ -154,5 +154,6 @@ class Sorter:
 
     def _remember(self, start_ts: Tso, spot: Spot | None) -> None:
         self._outcomes[start_ts] = spot
-        if len(self._outcomes) > self._outcomes_kept:
-            self._outcomes.popitem(last=False)
+        if len(self._outcomes) > self._outcomes_kept:  # many at once: see the window's prewrites
+            for oldest in list(islice(self._outcomes, 1 + (self._outcomes_kept >> 5))):
+                del self._outcomes[oldest]

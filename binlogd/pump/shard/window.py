@@ -7,16 +7,18 @@ Limits in bytes and in commits, so it never grows with a slow puller or a slow i
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections import OrderedDict
-from typing import Any, Final
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from operator import attrgetter
+from typing import Final
 
 import msgspec
 
 from binlogd.log.pointer import Place, Spot
-from binlogd.tso import MAX_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso
 
 _OVERHEAD_BYTES: Final = 300  # of the objects around two payloads, roughly
+_order_of = attrgetter("commit_ts", "start_ts")
 
 
 class Kept(msgspec.Struct, gc=False):
@@ -40,6 +42,9 @@ class Kept(msgspec.Struct, gc=False):
         return len(self.payload) + (0 if self.place is None else self.place.length)
 
 
+_GONE: Final = Kept(NO_TS, NO_TS, b"", None, None)
+
+
 class Window:
     """Commits by (commit_ts, start_ts), and prewrites that wait for theirs."""
 
@@ -47,11 +52,10 @@ class Window:
         self.floor = self._newest = floor
         self._bytes_max = bytes_max
         self._commits_max = commits_max
-        self._keys: list[tuple[Tso, Tso]] = []
-        self._begin = 0  # keys before it were pushed out
-        self._kept: dict[tuple[Tso, Tso], Kept] = {}
+        self._kept: list[Kept] = []  # in order
+        self._begin = 0  # those before it were pushed out
         self._kept_bytes = 0
-        self._prewrites: OrderedDict[Tso, bytes] = OrderedDict()
+        self._prewrites: dict[Tso, bytes] = {}
         self._prewrite_bytes = 0
 
     def prewrite(self, start_ts: Tso, payload: bytes) -> None:
@@ -61,8 +65,9 @@ class Window:
         self._prewrites[start_ts] = payload
         self._prewrite_bytes += len(payload) + _OVERHEAD_BYTES
         while self._prewrite_bytes > self._bytes_max:
-            _, dropped = self._prewrites.popitem(last=False)
-            self._prewrite_bytes -= len(dropped) + _OVERHEAD_BYTES
+            # many at once: a dict seeks its first entry behind all that were dropped
+            for oldest in list(islice(self._prewrites, 1 + (len(self._prewrites) >> 5))):
+                self._drop_prewrite(oldest)
 
     def rollback(self, start_ts: Tso) -> None:
         """Forgets a prewrite."""
@@ -72,28 +77,26 @@ class Window:
     def commit(self, commit_ts: Tso, start_ts: Tso, payload: bytes, spot: Spot | None) -> None:
         """Keeps a commit, together with its prewrite; `spot` is where that stands in the log."""
         prewrite = self._drop_prewrite(start_ts) if start_ts in self._prewrites else None
-        key: Any = (commit_ts, start_ts)  # one object of it, compiled too
-        place: Place | None = None
-        size = len(payload) + _OVERHEAD_BYTES
-        if prewrite is not None:
-            size += len(prewrite)
-        elif spot is not None:
-            place = Place(*spot)
+        at = len(self._kept)
         if commit_ts > self._newest:
             self._newest = commit_ts
-            self._keys.append(key)
-        elif commit_ts <= self.floor or key in self._kept:
+        elif commit_ts <= self.floor:
             return
         else:
-            insort(self._keys, key, lo=self._begin)
-        self._kept[key] = Kept(commit_ts, start_ts, payload, prewrite, place)
-        self._kept_bytes += size
-        while self._kept_bytes > self._bytes_max or len(self._kept) > self._commits_max:
+            at, is_there = self._found(commit_ts, start_ts)
+            if is_there:
+                return
+        place = Place(*spot) if prewrite is None and spot is not None else None
+        self._kept.insert(at, Kept(commit_ts, start_ts, payload, prewrite, place))
+        self._kept_bytes += len(payload) + len(prewrite or b"") + _OVERHEAD_BYTES
+        count = len(self._kept) - self._begin
+        while self._kept_bytes > self._bytes_max or count > self._commits_max:
             self._push_out()
+            count -= 1
 
     def has(self, commit_ts: Tso, start_ts: Tso) -> bool:
         """Whether this very commit is kept."""
-        return (commit_ts, start_ts) in self._kept
+        return self._found(commit_ts, start_ts)[1]
 
     def after(
         self, after: Tso, *, upto: Tso, commits_max: int, bytes_max: int
@@ -105,33 +108,37 @@ class Window:
         """
         assert after >= self.floor, "the window does not reach back so far"
         found: list[Kept] = []
-        size = 0
-        keys = self._keys
-        for at in range(bisect_right(keys, (after, MAX_TS), lo=self._begin), len(keys)):
-            key = keys[at]
-            if key[0] > upto:
+        size, reached = 0, after
+        begin = bisect_right(self._kept, (after, MAX_TS), lo=self._begin, key=_order_of)
+        for at in range(begin, len(self._kept)):
+            kept = self._kept[at]
+            commit_ts = kept.commit_ts
+            if commit_ts > upto:
                 break
-            if (size >= bytes_max or len(found) >= commits_max) and key[0] != found[-1].commit_ts:
-                return found, found[-1].commit_ts
-            kept = self._kept[key]
+            if (size >= bytes_max or len(found) >= commits_max) and commit_ts > reached:
+                return found, reached
+            reached = commit_ts
             found.append(kept)
             size += kept.whole_bytes
         return found, upto
 
+    def _found(self, commit_ts: Tso, start_ts: Tso) -> tuple[int, bool]:
+        """Where this commit stands, or would, and whether it does."""
+        wanted = commit_ts, start_ts
+        at = bisect_left(self._kept, wanted, lo=self._begin, key=_order_of)
+        return at, at < len(self._kept) and _order_of(self._kept[at]) == wanted
+
     def _push_out(self) -> None:
-        key = self._keys[self._begin]
+        at, kept = self._begin, self._kept[self._begin]
+        self._kept_bytes -= len(kept.payload) + len(kept.prewrite or b"") + _OVERHEAD_BYTES
+        self._kept[at] = _GONE
+        self.floor = kept.commit_ts
         self._begin += 1
-        self._kept_bytes -= _size(self._kept.pop(key))
-        self.floor = key[0]
-        if self._begin > 512 and self._begin * 2 > len(self._keys):
-            del self._keys[: self._begin]
+        if self._begin > 512 and self._begin * 2 > len(self._kept):
+            del self._kept[: self._begin]
             self._begin = 0
 
     def _drop_prewrite(self, start_ts: Tso) -> bytes:
         payload = self._prewrites.pop(start_ts)
         self._prewrite_bytes -= len(payload) + _OVERHEAD_BYTES
         return payload
-
-
-def _size(kept: Kept) -> int:
-    return len(kept.payload) + len(kept.prewrite or b"") + _OVERHEAD_BYTES

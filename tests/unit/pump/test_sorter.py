@@ -123,6 +123,16 @@ def test_outcomes_are_forgotten_after_a_while() -> None:
     assert sorter.open_count == 0
 
 
+def test_of_too_many_outcomes_the_oldest_go_and_few_more_than_must() -> None:
+    sorter = Sorter(outcomes_kept=640)
+    for start_ts in range(1, 2_001):
+        commit(sorter, start_ts, start_ts + 10_000)
+    for start_ts in range(1, 2_001):
+        prewrite(sorter, start_ts)  # one behind its own outcome is not waited for
+    assert 2_000 - 640 <= sorter.open_count <= 2_000 - 620
+    assert not sorter.is_open(Tso(2_000 - 619))
+
+
 def test_the_oldest_prewrite_is_the_one_that_came_first() -> None:
     sorter = Sorter()
     for start_ts in (9, 2, 5):

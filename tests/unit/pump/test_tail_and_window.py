@@ -181,6 +181,21 @@ def test_a_prewrite_that_was_pushed_out_is_looked_up_by_its_place() -> None:
     assert (found[0].prewrite, found[0].place) == (None, Place(FileId(0), 1, 1))
 
 
+def test_of_too_many_prewrites_the_oldest_go_and_few_more_than_must() -> None:
+    kept = window(bytes_max=100_000)
+    for start_ts in range(1, 1_001):
+        kept.prewrite(Tso(start_ts), bytes(700))
+    is_there = []
+    for start_ts in range(1, 1_001):
+        put(kept, 10_000 + start_ts, start_ts)
+        found, _ = kept.after(
+            Tso(9_999 + start_ts), upto=Tso(20_000), commits_max=9, bytes_max=1 << 20
+        )
+        is_there.append(found[0].prewrite is not None)
+    assert is_there == sorted(is_there)
+    assert 95 <= sum(is_there) <= 100
+
+
 def test_a_rolled_back_prewrite_is_forgotten() -> None:
     kept = window()
     kept.prewrite(Tso(1), b"rows")
