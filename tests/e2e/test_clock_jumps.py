@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from binlogd.tso import NO_TS, Tso, physical_ms
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire import peek
-from tests.support.appliance import Appliance, environment, run
+from tests.support.appliance import Appliance, run
 from tests.support.faults import RecordProperty, counted
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
@@ -58,7 +57,8 @@ class Jumping(Appliance):
         while abs(self.seen_off() - by_s) > 2 * CLOCK_READ_EVERY_S:  # within the test's own limit
             time.sleep(0.05)
 
-    def start(self, *, is_ready: bool = True) -> None:
+    def launched(self) -> subprocess.Popen[bytes]:
+        """The command itself: what is forked has no preload of its own."""
         assert FAKETIME is not None, "libfaketime is missing: make system installs it"
         faked = {
             "LD_PRELOAD": str(FAKETIME),
@@ -66,16 +66,7 @@ class Jumping(Appliance):
             "FAKETIME_CACHE_DURATION": str(CLOCK_READ_EVERY_S),
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(  # type: ignore[assignment] # no fork has a preload
-                [sys.executable, "-m", "binlogd", "serve", "--config", str(self.config_file)],
-                cwd=self.directory,
-                env=environment() | faked,
-                stdout=log,
-                stderr=log,
-            )
-        if is_ready:
-            self.wait(lambda _: True)
+        return self.command(faked)
 
 
 @pytest.fixture

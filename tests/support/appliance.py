@@ -7,10 +7,11 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class Appliance:
             (directory / "ddl_history.json").write_bytes(history)
             upstream += 'schema-history = "ddl_history.json"\n'
         self.configure(upstream + syncer)
-        self._process: Program | None = None
+        self._process: Program | subprocess.Popen[bytes] | None = None
 
     def configure(self, tables: str, top: str = "") -> None:
         """Writes the configuration; it counts from the next start on."""
@@ -70,12 +71,21 @@ class Appliance:
 
     def start(self, *, is_ready: bool = True) -> None:
         """Starts it and waits until it answers."""
-        words = ("serve", "--config", str(self.config_file))
-        self._process = Program(
-            words, self.directory, environment(), out=self.log_file, err=self.log_file
-        )
+        self._process = self.launched()
         if is_ready:
             self.wait(lambda status: True, timeout_s=READY_S)
+
+    def launched(self) -> Program | subprocess.Popen[bytes]:
+        """A process that runs it."""
+        words = ("serve", "--config", str(self.config_file))
+        return Program(words, self.directory, environment(), out=self.log_file, err=self.log_file)
+
+    def command(self, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """The same as a command of its own: with the code, or the libraries, that these name."""
+        words = (sys.executable, "-m", "binlogd", "serve", "--config", str(self.config_file))
+        environ = {**environment(), **environ}
+        with self.log_file.open("ab") as log:
+            return subprocess.Popen(words, cwd=self.directory, env=environ, stdout=log, stderr=log)
 
     @property
     def token(self) -> str:
@@ -167,7 +177,7 @@ class Appliance:
     def _printed(self) -> str:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
-    def _running(self) -> Program:
+    def _running(self) -> Program | subprocess.Popen[bytes]:
         assert self._process is not None
         return self._process
 
@@ -184,13 +194,15 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def killed_at_random(appliance: Appliance, seed: int, kills: int) -> Iterator[None]:
+def killed_at_random(
+    appliance: Appliance, seed: int, kills: int, *, every_s: tuple[float, float] = (1.0, 3.0)
+) -> Iterator[None]:
     """SIGKILL and a new start, again and again, while the body runs."""
     rng, over = random.Random(seed), threading.Event()
 
     def kill_and_start() -> None:
         for _ in range(kills):
-            if over.wait(rng.uniform(1.0, 3.0)):
+            if over.wait(rng.uniform(*every_s)):
                 return
             appliance.kill()
             appliance.start(is_ready=False)

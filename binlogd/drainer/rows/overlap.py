@@ -29,7 +29,8 @@ class StatementSplit(NamedTuple):
 def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> StatementSplit:
     """`bound` are tables (quoted names) of which two parts never write at once."""
     others = list(ahead)
-    if any(_reaches_far(each) for each in [part, *others]):
+    # a trigger may write to any table
+    if any(target.shape.has_triggers for each in [part, *others] for target in each.runs):
         return StatementSplit(Part(), part)
     early, late = Part(), Part()
     for target, runs in part.runs.items():
@@ -71,8 +72,3 @@ def _keys_met(
 def _targets(part: Part) -> Iterator[Target]:
     yield from part.merged
     yield from part.runs
-
-
-def _reaches_far(part: Part) -> bool:
-    """A trigger may write to any table."""
-    return any(target.shape.has_triggers for target in part.runs)

@@ -36,7 +36,8 @@ class Rounds:
 
     async def enter(self) -> None:
         """Waits for the place of one group in a round. Who is cancelled has none."""
-        if self._is_open or self._is_free():
+        is_free = not self._under_way and not self._entering and self._writers_before <= 1
+        if self._is_open or is_free:
             if self.coming:
                 self._open()
             self._under_way += 1
@@ -61,9 +62,6 @@ class Rounds:
         if not self._under_way:
             self._writers_before, self._writers = self._writers, 0
         self._gather()
-
-    def _is_free(self) -> bool:
-        return not self._under_way and not self._entering and self._writers_before <= 1
 
     def _open(self) -> None:
         if not self._is_open:

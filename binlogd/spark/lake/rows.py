@@ -25,7 +25,12 @@ KEY_COLUMN = "_binlogd_key"
 KEY_ID = 2_000_000_000
 """The field id of the key; TiDB's column ids, which are those of the others, stay far below."""
 
-_WIDTHS = [[pa.int8(), pa.int16(), pa.int32(), pa.int64()], [pa.float32(), pa.float64()]]
+_READABLE_AS = [  # a type, and behind it those that its values may be read as
+    [pa.int8(), pa.int16(), pa.int32(), pa.int64()],
+    [pa.float32(), pa.float64()],
+    [pa.string_view(), pa.large_string(), pa.string()],  # delta-rs notes views in its files
+    [pa.binary_view(), pa.large_binary(), pa.binary()],
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ def is_readable_as(was: pa.DataType, now: pa.DataType) -> bool:
     """Whether Iceberg reads files with one type as another. Source: Iceberg Table Spec, Schema
     Evolution; decimals never keep their id upstream."""
     return was == now or any(
-        was in widths and now in widths[widths.index(was) :] for widths in _WIDTHS
+        was in types and now in types[types.index(was) :] for types in _READABLE_AS
     )
 
 

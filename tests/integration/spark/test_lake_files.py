@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -17,7 +18,7 @@ from binlogd.snapshot.log.events import EVENTS
 from binlogd.snapshot.log.packets import PACKETS, PIECE_BYTES, TornPacket, unpacked
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.lake.content import SMALL_BYTES, SMALL_MAX, TouchedFiles, dealt, touched
-from binlogd.spark.lake.files import DataFile
+from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.manifest import CLAIM_NAME, Claim, LakeTable, claim_place
 from binlogd.spark.lake.merging import PART_BYTES, parts_of
 from binlogd.spark.lake.moving import Lake
@@ -34,6 +35,24 @@ def schema_of(**columns: pa.DataType) -> pa.Schema:
         pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
         for number, (name, kind) in zip(numbers, every.items(), strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    "forms", [("string_view", "binary_view"), ("large_string", "large_binary")]
+)
+def test_texts_of_a_file_are_read_however_they_lay_in_memory(
+    forms: tuple[str, str], tmp_path: Path
+) -> None:
+    """delta-rs notes views in what it writes, as it did for binlogd before 2026-11-28."""
+    text, octets = (getattr(pa, each)() for each in forms)
+    schema = schema_of(name=pa.string(), raw=pa.binary())
+    rows = pa.table({"name": ["a", None], "raw": [b"b", b""], KEY_COLUMN: [b"k", b"l"]})
+    (tmp_path / "lake" / "table-1").mkdir(parents=True)
+    before = rows.cast(pa.schema(zip(schema.names, (text, octets, octets), strict=True)))
+    pq.write_table(before, tmp_path / "lake" / "table-1" / "old.parquet")
+    files = LakeFiles(place_of(f"delta:{tmp_path / 'lake'}"), LakeTable(1, "table-1", 0))
+    assert pa.Table.from_batches(files.read("old.parquet", schema)).equals(rows.cast(schema))
+    assert files.keys("old.parquet").to_pylist() == [b"k", b"l"]
 
 
 def test_a_delta_log_tells_the_bounds_of_what_a_file_holds(tmp_path: Path) -> None:
