@@ -64,7 +64,7 @@ def alter_parts(statement: str) -> list[str]:
     found = words(statement)
     first = behind_the_name(found)
     parts = [(begin, end) for begin, end in parts_of(found, first, depth=0) if begin < end]
-    if any(found[begin].says("PARTITION") for begin, _ in parts):
+    if not parts or any(found[begin].says("PARTITION") for begin, _ in parts):
         return []
     head = statement[: _outside(statement, found[first].begin)]
     texts = []
