@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_331
+PRODUCT_LINES_MAX = 90_330
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_906
+FUNCTIONS_MAX = 5_903
 WALK_LINES_MAX = 7_650
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {

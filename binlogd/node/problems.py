@@ -201,7 +201,8 @@ def _replicating(drainer: DrainerStatus) -> Iterator[Problem]:
 
 
 def _failure(drainer: DrainerStatus, failure: FailureStatus) -> Problem:
-    message, todo, skip_ts = failure.told, _as_a_sentence(failure.todo), failure.skip_ts
+    message, todo, skip_ts = failure.told, failure.todo, failure.skip_ts
+    todo = f"{todo[:1].upper()}{todo[1:]}{'' if todo.endswith(('.', '?')) else '.'}"
     if drainer.state != "stuck":
         count = drainer.failed_in_a_row
         times = f"{count} times in a row" if count > 1 else "once"
@@ -219,10 +220,6 @@ def _failure(drainer: DrainerStatus, failure: FailureStatus) -> Problem:
         " transaction, and the downstream lacks it from then on."
     )
     return Problem("bad", "Replication is stuck", message, f"{todo} {last}", "skip", str(skip_ts))
-
-
-def _as_a_sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
 
 
 def _sources(drainer: DrainerStatus, own: Set[str]) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from binlogd.errors import (
     MalformedBinlog,
     NotOnline,
     RecordTooLarge,
+    Unavailable,
 )
 from binlogd.pump.log.entry import ITEM_BYTES, Item
 from binlogd.pump.state import NodeState
@@ -58,6 +59,7 @@ class Admission:
         self.state = state
         self.free_bytes = free_bytes
         self.free_bytes_min = free_bytes_min
+        self.lacks = ""  # why there is no space, where no disk is full
         self.record_bytes_max = record_bytes_max
         self.horizon = END_OF_TIME
         """Every timestamp lies below: one that is far ahead of all clocks would move watermarks
@@ -103,14 +105,15 @@ class Admission:
         """The item of a payload, in canonical bytes; None for a probe.
 
         Outcomes are taken in every state, fakes even without space. Raises MalformedBinlog,
-        NotOnline, DiskFull, RecordTooLarge or FromTheFuture.
+        NotOnline, Unavailable, DiskFull, RecordTooLarge or FromTheFuture.
         """
         (tp, start_ts, commit_ts, _), payload = head_and_canonical(payload)
         is_fake = tp == BinlogType.ROLLBACK and start_ts == commit_ts > 0
         if tp == BinlogType.PREWRITE and not self.state.takes_prewrites:
             raise NotOnline(self.state.value)
         if not self.has_space and not is_fake:
-            raise DiskFull(self.free_bytes, self.free_bytes_min)
+            full = DiskFull(self.free_bytes, self.free_bytes_min)
+            raise Unavailable(self.lacks) if self.lacks else full
         if start_ts == commit_ts == 0:
             return None
         if len(payload) > self.record_bytes_max:

@@ -32,6 +32,10 @@ from binlogd.tso import Tso, compose, physical_ms
 log = structlog.get_logger(__name__)
 
 _BASE = "export base "
+_GONE = (
+    "{} was removed or moved under this process, and with it what was written there; bring it back,"
+    " or start anew on a directory that is whole"
+)
 _SHORT_OF_SPACE = 2
 """Garbage is looked for without waiting for the hour when less than that many times the reserve is
 free."""
@@ -84,7 +88,6 @@ class Caretaker:
         self._collecting = asyncio.Lock()
         self._runs = self._deleted = 0
         self._failed = ""
-        self._is_gone = False
         self._reserve = Reserve(data_dir, disk)
 
     # --- who needs what ----------------------------------------------------------------------
@@ -215,10 +218,10 @@ class Caretaker:
             try:
                 space = await self._disk.space(self._data_dir)
                 names = await self._disk.sizes(pump_directory(self._data_dir))
-                self._is_gone = SHARDS_FILE not in names
             except FileNotFoundError:
-                self._is_gone = True
-            if self._is_gone:
+                names = {}
+            self._admission.lacks = "" if SHARDS_FILE in names else _GONE.format(self._data_dir)
+            if self._admission.lacks:
                 space = Space(self._capacity_bytes, 0)
         self._admission.free_bytes = space.free_bytes
         self._capacity_bytes = space.capacity_bytes
@@ -241,11 +244,8 @@ class Caretaker:
         """Why binlogs are refused for want of space, and what takes it; "" if they are not."""
         if self._admission.has_space:
             return ""
-        if self._is_gone:
-            return (
-                f"{self._data_dir} was removed or moved under this process, and with it what was"
-                " written there; bring it back, or start anew on a directory that is whole"
-            )
+        if self._admission.lacks:
+            return self._admission.lacks
         holders = ", ".join(self._holders())
         kept = f"old ones are kept for {holders}" if holders else "none is old enough to be deleted"
         return (
