@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_330
+PRODUCT_LINES_MAX = 90_328
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_903
+FUNCTIONS_MAX = 5_902
 WALK_LINES_MAX = 7_650
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {

@@ -18,6 +18,7 @@ from binlogd.log.pointer import Place, Spot
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 _OVERHEAD_BYTES: Final = 300  # of the objects around two payloads, roughly
+_NEAR: Final = 64  # what comes out of order is seldom later than by so many commits
 _order_of = attrgetter("commit_ts", "start_ts")
 
 
@@ -124,8 +125,9 @@ class Window:
 
     def _found(self, commit_ts: Tso, start_ts: Tso) -> tuple[int, bool]:
         """Where this commit stands, or would, and whether it does."""
-        wanted = commit_ts, start_ts
-        at = bisect_left(self._kept, wanted, lo=self._begin, key=_order_of)
+        wanted, near = (commit_ts, start_ts), len(self._kept) - _NEAR
+        is_near = near > self._begin and self._kept[near].commit_ts < commit_ts
+        at = bisect_left(self._kept, wanted, lo=near if is_near else self._begin, key=_order_of)
         return at, at < len(self._kept) and _order_of(self._kept[at]) == wanted
 
     def _push_out(self) -> None:

@@ -214,12 +214,8 @@ def _is_binlogctl_like(request: web.Request) -> bool:
     return (
         request.method == "PUT"
         and request.path.startswith(_STATES)
-        and not _is_of_a_browser(request)
+        and not any(name in request.headers for name in (hdrs.ORIGIN, "Sec-Fetch-Site"))
     )
-
-
-def _is_of_a_browser(request: web.Request) -> bool:
-    return any(name in request.headers for name in (hdrs.ORIGIN, "Sec-Fetch-Site"))
 
 
 def _is_direct(request: web.Request) -> bool:
