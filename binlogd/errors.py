@@ -221,7 +221,7 @@ class IndexUnavailable(Unavailable):
     """The index database is locked or cannot be written; the log takes binlogs all the same."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}; filing is tried again")
+        super().__init__(f"{path}: {reason}")
 
 
 class PumpUnavailable(Unavailable):

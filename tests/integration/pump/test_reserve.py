@@ -129,7 +129,8 @@ async def test_only_what_fails_for_want_of_room_says_that_the_disk_is_full(tmp_p
         async with room_in(tmp_path, disk):
             raise failure
     assert str(full.value) == (
-        f"data-dir {tmp_path}: its disk is full, 4096 bytes are free ({failure}); free at least"
+        f"data-dir {tmp_path}: its disk is full, 4096 bytes are free"
+        f" ({tmp_path / 'index.db'}: disk I/O error); free at least"
         f" {RESERVE_BYTES - 4096} bytes more on that file system, or enlarge it, and start again:"
         " what pump.gc lets go is deleted then. Move nothing out of pump/ by hand"
     )
