@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import os
 import re
 import signal
@@ -308,6 +309,8 @@ def _run_to_end(spark: Any, options: Any, target: Any, figures: Any) -> None:
     from binlogd.spark.lake.manifest import PipelineStopped
     from binlogd.spark.pipeline import start
 
+    # each batch that fails, with its stack: what there is to say of it is said below
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     for attempt in range(1, ATTEMPTS_MAX + 1):
         query = start(spark, options, target, figures)
         try:
@@ -339,9 +342,7 @@ def is_worker_late(text: str) -> bool:
 
 def _named(checkpoint: str) -> str:
     """A checkpoint as people may read it, and find it."""
-    if "://" in checkpoint:
-        return without_secrets(checkpoint)
-    return str(Path(checkpoint).absolute())
+    return without_secrets(checkpoint) if "://" in checkpoint else str(Path(checkpoint).absolute())
 
 
 def _beginning(arguments: Arguments, asked: Any, scratch: Path, wants: Any) -> Any:
@@ -353,9 +354,7 @@ def _beginning(arguments: Arguments, asked: Any, scratch: Path, wants: Any) -> A
 
 def _behind(source: dict[str, str], commit_ts: int) -> dict[str, str]:
     """What a lake has need not be read; matters for the first batch of a checkpoint alone."""
-    if commit_ts and not source.get("from"):
-        return {**source, "from": str(commit_ts)}
-    return source
+    return source if source.get("from") or not commit_ts else {**source, "from": str(commit_ts)}
 
 
 @contextmanager

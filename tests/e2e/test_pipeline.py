@@ -39,6 +39,7 @@ from tests.support.replay import SKIPPED
 from tests.support.s3 import s3_server
 from tests.support.tried import library
 from tests.workload.generator import Options
+from tests.workload.recording import payloads
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600.0
@@ -217,6 +218,19 @@ def test_a_source_without_a_history_ends_in_one_sentence_before_spark_begins(
     assert "--option schemaHistory=FILE" in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"], "nothing was claimed"
+
+
+def test_rows_that_are_no_text_end_a_pipeline_in_one_sentence(tmp_path: Path) -> None:
+    recording = RECORDINGS / "types"
+    write_log(tmp_path / "data", [each for _, each in payloads(recording)])
+    (tmp_path / "history.json").write_bytes(recordings_reader.history(recording))
+    known = ("--tables", "types_tidb.bad_utf8", "--option", "schemaHistory=history.json")
+    done = run(tmp_path, *words("data", "delta:lake", tmp_path, *known))
+    assert done.returncode == 1
+    told = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(told) == 1, done.stderr  # beside the log's lines, one each
+    assert told[0].startswith("binlogd: a row of types_tidb.bad_utf8 contradicts the schema")
+    assert "--option types=invalid-text=replace" in told[0]
 
 
 def test_what_spark_writes_is_kept_aside_but_for_its_last_words(

@@ -262,8 +262,9 @@ def _text_builder(column: Column, options: TypeOptions) -> Build:
         except pa.ArrowInvalid:
             if options.invalid_text == "error":
                 raise CorruptRow(
-                    f"column {column.name} holds bytes that are no UTF-8; export with"
-                    " --type invalid-text=replace to have U+FFFD in their place"
+                    f"column {column.name} holds bytes that are no UTF-8; to have U+FFFD in their"
+                    " place, --type invalid-text=replace, for a pipeline --option"
+                    " types=invalid-text=replace"
                 ) from None
         texts = [None if value is None else _repaired(value, losses) for value in values]
         return pa.array(texts, _STRING)
