@@ -24,9 +24,10 @@ import pyarrow.parquet as pq
 
 from binlogd.spark.lake.files import DataFile, FileWriter, LakeFiles
 from binlogd.spark.lake.kinds import LakeFailed, LakeKind
-from binlogd.spark.lake.manifest import LakeTable, PipelineStopped
+from binlogd.spark.lake.manifest import WAY_PAST, LakeTable, PipelineStopped
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
+from binlogd.tidb.rewrite import Unconvertible
 
 SMALL_BYTES, SMALL_MAX = 8 << 20, 16
 """When more files of a partition are smaller than that, the next batch puts them together."""
@@ -43,7 +44,8 @@ def failing_as(table: str, *more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except fails as error:
-        raise PipelineStopped(f"{table}: {error}") from error
+        way_past = f". {WAY_PAST}" if isinstance(error, Unconvertible) else ""
+        raise PipelineStopped(f"{table}: {error}{way_past}") from error
 
 
 @dataclass(frozen=True, slots=True)

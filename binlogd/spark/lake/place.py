@@ -50,9 +50,7 @@ class LakeLocation:
     @property
     def bare(self) -> str:
         """A URL without options and secrets."""
-        if self.is_local:
-            return Path(self.url).as_uri()
-        return without_secrets(self.url)
+        return Path(self.url).as_uri() if self.is_local else without_secrets(self.url)
 
     @property
     def shown(self) -> str:

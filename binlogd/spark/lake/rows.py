@@ -16,7 +16,7 @@ from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import adapter
 from binlogd.snapshot.writing.table_arrays import Losses, TableArrays, by_table
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
-from binlogd.spark.lake.manifest import PipelineStopped
+from binlogd.spark.lake.manifest import WAY_PAST, PipelineStopped
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
@@ -111,6 +111,6 @@ def decoded(
         try:
             arrays = rows.arrays(puts, {})
         except Unconvertible as error:
-            raise PipelineStopped(f"{plan.label}: {error}") from error
+            raise PipelineStopped(f"{plan.label}: {error}. {WAY_PAST}") from error
         made = pa.Table.from_arrays([*arrays, puts["key"]], schema=schema)
         yield KeyChanges(made, some.filter(is_gone)["key"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.moving import MOVING
 from binlogd.spark.base_loader import load_base
+from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import place_of
 from binlogd.spark.lake.seed import finish_seed, seed_table
@@ -71,6 +73,26 @@ def test_a_lake_holds_what_the_cluster_held(
         pipeline.run(start, end)
         start = end
     check_recorded(name, lake)
+
+
+@pytest.mark.parametrize("parts", [1, 8])  # in one, its rows are decoded; in more, made anew, too
+def test_a_table_whose_values_are_not_known_stops_with_the_way_past_it(
+    parts: int, tmp_path: Path
+) -> None:
+    logged = recorded("ddl", tmp_path)
+    lake = Lake(place_of(f"delta:{tmp_path / 'lake'}"))
+    pipeline = Pipeline(logged, lake, tables="ddl_a.conv")
+    found = read(logged.options(form="binlog"))["commit_ts"].to_pylist()
+    ends = [0, *(found[len(found) * part // parts - 1] for part in range(1, parts + 1))]
+
+    def run_all() -> None:
+        for start, end in pairwise(ends):
+            pipeline.run(start, end)
+
+    told = r"ddl_a\.conv: column dt was rewritten .* counted\. Leave the table out \(--except\)"
+    with pytest.raises(PipelineStopped, match=told):
+        run_all()
+    assert (lake.manifest().read().commit_ts > 0) == (parts > 1)
 
 
 @pytest.mark.parametrize(
