@@ -21,7 +21,7 @@ FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 PRODUCT_LINES_MAX = 90_328
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_902
+FUNCTIONS_MAX = 5_904
 WALK_LINES_MAX = 7_650
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {

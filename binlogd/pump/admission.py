@@ -71,6 +71,12 @@ class Admission:
         """Whether more than the reserve is free."""
         return self.free_bytes > self.free_bytes_min
 
+    def no_space(self, coming_bytes: int = 0) -> Unavailable:
+        """What is refused for want of space hears this; `coming_bytes` as of DiskFull."""
+        if self.lacks:
+            return Unavailable(self.lacks)
+        return DiskFull(self.free_bytes, self.free_bytes_min, coming_bytes)
+
     def admit(self, payloads: Sequence[bytes]) -> Admitted:
         """`item` of each, in order; an error in one does not touch the others. Hot."""
         takes_prewrites = self.state.takes_prewrites
@@ -112,8 +118,7 @@ class Admission:
         if tp == BinlogType.PREWRITE and not self.state.takes_prewrites:
             raise NotOnline(self.state.value)
         if not self.has_space and not is_fake:
-            full = DiskFull(self.free_bytes, self.free_bytes_min)
-            raise Unavailable(self.lacks) if self.lacks else full
+            raise self.no_space()
         if start_ts == commit_ts == 0:
             return None
         if len(payload) > self.record_bytes_max:

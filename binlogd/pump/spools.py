@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import BinlogdError, DiskFull, MalformedBinlog, RecordTooLarge
+from binlogd.errors import BinlogdError, MalformedBinlog, RecordTooLarge
 from binlogd.log.outline import Outline
 from binlogd.ports import TsoSource
 from binlogd.pump.admission import Admission
@@ -56,10 +56,10 @@ class Spools:
         spool = await shard.log.spool(f"{start_ts}-{next(self._numbers)}")
         try:
             await self._look_at_space()
-            free_bytes, coming_bytes = admission.free_bytes, self.bytes_coming + size
-            if free_bytes - coming_bytes <= admission.free_bytes_min:
+            coming_bytes = self.bytes_coming + size
+            if admission.free_bytes - coming_bytes <= admission.free_bytes_min:
                 self.refused += 1
-                raise DiskFull(free_bytes, admission.free_bytes_min, coming_bytes)
+                raise admission.no_space(coming_bytes)
             self._coming[spool] = size
             yield spool
         finally:

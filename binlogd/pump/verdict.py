@@ -45,9 +45,7 @@ def decide(start_ts: Tso, status: TxnStatus, *, has_rollback: bool = False) -> V
                 return AskAgain(f"commit_ts {commit_ts} is not above start_ts {start_ts}")
             return Write(commit_binlog(start_ts, commit_ts))
         case RolledBack():
-            if has_rollback:
-                return Settle()
-            return Write(rollback_binlog(start_ts))
+            return Settle() if has_rollback else Write(rollback_binlog(start_ts))
         case Pending(is_traceless=True) if has_rollback:
             return Settle()  # a commit needs the lock of before, and the writer sends none any more
         case Pending(reason=reason):

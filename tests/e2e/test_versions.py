@@ -20,12 +20,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.e2e.test_recordings_end_to_end import RECORDINGS, expect_equal, ignoring
+from tests.e2e.test_recordings_end_to_end import (
+    RECORDINGS,
+    expect_equal,
+    expect_equal_replica,
+    ignoring,
+)
 from tests.support.appliance import Appliance, environment, into_mariadb, killed_at_random
 from tests.support.mariadb import MariaDb
 from tests.support.program import ROOT
 from tests.support.recordings_reader import history
-from tests.support.replica_reader import replica_differences
 from tests.workload.recording import feed_recording, payloads
 
 OLDER = ("a8d189a0", "0a18896c", "57c32507")
@@ -101,10 +105,7 @@ def test_versions_take_turns_at_a_replica_in_one_file(older: str, tmp_path: Path
     appliance.versions(older, seed=5)
     try:
         appliance.feed("keys", seed=2)
-        appliance.wait_until_applied(0)
-        assert appliance.stop() == 0
-        replica = appliance.data_dir / "drainer" / "replica.db"
-        assert replica_differences(RECORDINGS / "keys", replica, ["keys_wrong"]) == []
+        expect_equal_replica(appliance)
     finally:
         appliance.close()
 

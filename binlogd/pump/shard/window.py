@@ -64,7 +64,7 @@ class Window:
         if start_ts in self._prewrites or len(payload) > self._bytes_max >> 1:
             return  # a large one would drive out all the others
         self._prewrites[start_ts] = payload
-        self._prewrite_bytes += len(payload) + _OVERHEAD_BYTES
+        self._prewrite_bytes += _size(payload)
         while self._prewrite_bytes > self._bytes_max:
             # many at once: a dict seeks its first entry behind all that were dropped
             for oldest in list(islice(self._prewrites, 1 + (len(self._prewrites) >> 5))):
@@ -89,7 +89,7 @@ class Window:
                 return
         place = Place(*spot) if prewrite is None and spot is not None else None
         self._kept.insert(at, Kept(commit_ts, start_ts, payload, prewrite, place))
-        self._kept_bytes += len(payload) + len(prewrite or b"") + _OVERHEAD_BYTES
+        self._kept_bytes += _size(payload, prewrite)
         count = len(self._kept) - self._begin
         while self._kept_bytes > self._bytes_max or count > self._commits_max:
             self._push_out()
@@ -132,7 +132,7 @@ class Window:
 
     def _push_out(self) -> None:
         at, kept = self._begin, self._kept[self._begin]
-        self._kept_bytes -= len(kept.payload) + len(kept.prewrite or b"") + _OVERHEAD_BYTES
+        self._kept_bytes -= _size(kept.payload, kept.prewrite)
         self._kept[at] = _GONE
         self.floor = kept.commit_ts
         self._begin += 1
@@ -142,5 +142,9 @@ class Window:
 
     def _drop_prewrite(self, start_ts: Tso) -> bytes:
         payload = self._prewrites.pop(start_ts)
-        self._prewrite_bytes -= len(payload) + _OVERHEAD_BYTES
+        self._prewrite_bytes -= _size(payload)
         return payload
+
+
+def _size(payload: bytes, prewrite: bytes | None = None) -> int:
+    return len(payload) + len(prewrite or b"") + _OVERHEAD_BYTES

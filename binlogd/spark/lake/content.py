@@ -38,9 +38,9 @@ KEYS = pa.schema([(KEY_COLUMN, pa.binary())])
 
 @contextmanager
 def failing_as(table: str, *more: type[Exception]) -> Iterator[None]:
-    """What a method of `LakeContent` or of its kind may raise, pyarrow's errors among it, and
-    `more`: as PipelineStopped, with the table."""
-    fails: tuple[type[Exception], ...] = (LakeFailed, OSError, ValueError, *more)
+    """What a method of `LakeContent` or of its kind may raise, pyarrow's errors among it, values
+    that are not known, and `more`: as PipelineStopped, with the table."""
+    fails: tuple[type[Exception], ...] = (LakeFailed, OSError, ValueError, Unconvertible, *more)
     try:
         yield
     except fails as error:

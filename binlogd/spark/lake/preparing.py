@@ -32,7 +32,6 @@ from binlogd.spark.lake.rows import (
     is_of_files,
     lake_schema,
 )
-from binlogd.tidb.rewrite import Unconvertible
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -79,7 +78,7 @@ def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> 
     before, plan = batch.before[origin], batch.after[into]
     held, schema = (lake_schema(each, batch.types) for each in (before, plan))
     files = LakeFiles(lake.place, work.origin)
-    with failing_as(plan.label, Unconvertible, CorruptRow):
+    with failing_as(plan.label, CorruptRow):
         adapt = adaptation(before, plan, batch.types)
         if work.follows:
             adapt = _kept(ExistingRows.of(batch, origin, late), into, adapt)
@@ -109,7 +108,7 @@ class _Preparing:
         brought from others. Raises PipelineStopped, with its name."""
         plan, head = self._batch.after[table_id], self._there.get(table_id)
         schema = lake_schema(plan, self._batch.types)
-        with failing_as(plan.label, Unconvertible, CorruptRow):
+        with failing_as(plan.label, CorruptRow):
             if head is None:
                 head = self._made(
                     f"{DIRECTORY}{table_id}", plan, schema, self._layout(plan, schema)

@@ -16,9 +16,7 @@ from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import adapter
 from binlogd.snapshot.writing.table_arrays import Losses, TableArrays, by_table
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
-from binlogd.spark.lake.manifest import WAY_PAST, PipelineStopped
 from binlogd.tidb.defaults import missing_value
-from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
 
 KEY_COLUMN = "_binlogd_key"
@@ -102,15 +100,11 @@ def decoded(
     plan: TablePlan, schemas: SchemaTracker, winners: Iterable[pa.RecordBatch], types: TypeOptions
 ) -> Iterator[KeyChanges]:
     """Changes of keys of a table, one of each, some at a time. Raises UnreadableRow,
-    PipelineStopped."""
+    Unconvertible."""
     columns, schema = arrow_columns(plan, types), lake_schema(plan, types)
     rows = TableArrays(plan, schemas, columns)
     for some in by_table(winners):
         is_gone = pc.equal(some["op"], Op.DELETE)
         puts = some.filter(pc.invert(is_gone))
-        try:
-            arrays = rows.arrays(puts, {})
-        except Unconvertible as error:
-            raise PipelineStopped(f"{plan.label}: {error}. {WAY_PAST}") from error
-        made = pa.Table.from_arrays([*arrays, puts["key"]], schema=schema)
+        made = pa.Table.from_arrays([*rows.arrays(puts, {}), puts["key"]], schema=schema)
         yield KeyChanges(made, some.filter(is_gone)["key"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
-from binlogd.errors import DiskFull, NotOnline
+from binlogd.errors import DiskFull, NotOnline, Unavailable
 from binlogd.host.disk import PosixDisk
+from binlogd.log.directory import pump_directory
 from binlogd.log.outline import outline
 from binlogd.ports import Space
+from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.pump.slow import SlowWrites
@@ -187,6 +189,20 @@ async def test_what_has_come_of_one_is_not_taken_from_the_room_of_another_again(
             assert len(there.spools()) == 2
     finally:
         disk.close()
+
+
+async def test_one_that_finds_the_directory_gone_hears_that_and_not_of_a_full_disk(
+    tmp_path: Path,
+) -> None:
+    payload = prewrite(100, SIZE)
+    begin = outline(payload, peek.NO_DDL, len(payload))
+    assert begin is not None
+    with closing(PosixDisk()) as disk:
+        async with port(World(tmp_path, disk)) as there:
+            (pump_directory(tmp_path) / SHARDS_FILE).unlink()
+            with pytest.raises(Unavailable, match="was removed or moved under this process"):
+                async with there.pump.spools.begun(begin):
+                    pass
 
 
 @pytest.mark.parametrize("why", ["cluster", "paused", "space", "size"])

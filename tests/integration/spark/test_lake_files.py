@@ -38,13 +38,13 @@ def schema_of(**columns: pa.DataType) -> pa.Schema:
 
 
 @pytest.mark.parametrize(
-    "forms", [("string_view", "binary_view"), ("large_string", "large_binary")]
+    ("text", "octets"),
+    [(pa.string_view(), pa.binary_view()), (pa.large_string(), pa.large_binary())],
 )
 def test_texts_of_a_file_are_read_however_they_lay_in_memory(
-    forms: tuple[str, str], tmp_path: Path
+    text: pa.DataType, octets: pa.DataType, tmp_path: Path
 ) -> None:
     """delta-rs notes views in what it writes, as it did for binlogd before 2026-11-28."""
-    text, octets = (getattr(pa, each)() for each in forms)
     schema = schema_of(name=pa.string(), raw=pa.binary())
     rows = pa.table({"name": ["a", None], "raw": [b"b", b""], KEY_COLUMN: [b"k", b"l"]})
     (tmp_path / "lake" / "table-1").mkdir(parents=True)
