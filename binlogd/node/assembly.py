@@ -48,8 +48,6 @@ log = structlog.get_logger(__name__)
 _NODE_FILE = ".node"
 DRAIN_S = 6.0
 """Of the ten seconds that a stop may take."""
-
-REPLICA_FILE = "replica.db"
 _INTO = {
     "kafka": "binlogd.node.into_kafka",
     "mysql": "binlogd.node.into_mysql",
@@ -133,7 +131,7 @@ def make_sink(
             from binlogd.drainer.sqlite.sink import SqliteSink
 
             return SqliteSink(
-                setup.sink_dir / REPLICA_FILE,
+                setup.replica_file,
                 disk,
                 row_not_found=RowNotFoundRule(syncer.row_not_found),
                 tells_missing=tells_missing(syncer),
@@ -168,7 +166,7 @@ def downstream_of(setup: Setup) -> DownstreamStatus:
         case "kafka":
             address = syncer.to.kafka_addrs
         case "sqlite":
-            address = str(setup.sink_dir / REPLICA_FILE)
+            address = str(setup.replica_file)
         case _:
             address = str(setup.sink_dir)
     return DownstreamStatus(syncer.db_type, address)

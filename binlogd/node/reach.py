@@ -8,8 +8,8 @@ from binlogd.settings.setup import Setup
 
 async def reach(setup: Setup) -> str:
     """Tries the configured downstream, and changes nothing there: a session of a database, a
-    login at one of Kafka's brokers, a question to the schema registry, a look at a directory. A
-    warning of what a start goes on without, or "".
+    login at one of Kafka's brokers, a question to the schema registry, a look at a directory or a
+    replica. A warning of what a start goes on without, or "".
 
     Raises ConfigError, DownstreamUnavailable.
     """
@@ -24,6 +24,10 @@ async def reach(setup: Setup) -> str:
             from binlogd.node.into_mysql import reach_mysql
 
             return await reach_mysql(setup)
-        case "file" | "sqlite":
+        case "file" | "sqlite" as db_type:
             check_writable("syncer.to.dir", setup.sink_dir)
+            if db_type == "sqlite" and setup.replica_file.exists():
+                from binlogd.drainer.sqlite.sink import look
+
+                look(setup.replica_file)
     return ""

@@ -69,6 +69,11 @@ class Setup:
         """Where the file sink writes."""
         return Path(self.config.syncer.to.dir or self.data_dir / "drainer")
 
+    @property
+    def replica_file(self) -> Path:
+        """What the SQLite sink writes."""
+        return self.sink_dir / "replica.db"
+
 
 def tls_files(table: TlsConfig) -> TlsFiles | None:
     """The files of a security table; None where there is no TLS."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ _SCHEMA = """
     CREATE TABLE IF NOT EXISTS _binlogd_whole (id INTEGER PRIMARY KEY);
 """
 
+_MAGIC = b"SQLite format 3\0"
 _TABLES = "SELECT name, info, id IN (SELECT id FROM _binlogd_whole) FROM _binlogd_tables"
 
 log = structlog.get_logger(__name__)
@@ -105,7 +107,7 @@ class SqliteSink:
     async def open(self) -> Checkpoint | None:
         """Opens or makes the file. Raises ConfigError when it is something else,
         DownstreamUnavailable when it is locked."""
-        try:
+        with _opening(self._path):
             await self._disk.make_directory(self._path.parent)
             self._connection = connection = await connection_to(
                 self._path, isolation_level=None, timeout=self._lock_wait_s
@@ -120,13 +122,6 @@ class SqliteSink:
             )
             tables = await connection.execute_fetchall(_TABLES)
             self._file = FileAt(self._path)
-        except (sqlite3.Error, OSError) as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
-                raise DownstreamUnavailable(f"{self._path}: {error}") from error
-            raise ConfigError(
-                f"{self._path}: cannot be opened as a replica: {error}",
-                todo="move away what is there, or name another directory in syncer.to.dir",
-            ) from error
         held = [
             ReplicaTable(name, table_from_json(info), bool(whole)) for name, info, whole in tables
         ]
@@ -320,6 +315,28 @@ class SqliteSink:
     def statistics(self) -> SinkStatistics:
         """How it stands; cheap."""
         return replace(self._pending.statistics(), rows_not_found=self._rows_not_found)
+
+
+def look(path: Path) -> None:
+    """Whether a file that is there can be opened as a replica, by its first bytes: SQLite would
+    leave files beside it. Raises as `SqliteSink.open`."""
+    with _opening(path), path.open("r+b") as file:
+        if file.read(len(_MAGIC)) not in (b"", _MAGIC):
+            raise sqlite3.DatabaseError("file is not a database")
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Raises for what SQLite says of a file that is opened."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+            raise DownstreamUnavailable(f"{path}: {error}") from error
+        raise ConfigError(
+            f"{path}: cannot be opened as a replica: {error}",
+            todo="move away what is there, or name another directory in syncer.to.dir",
+        ) from error
 
 
 _PASSING = frozenset(

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from binlogd.commands.options import load_setup
+from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import ConfigError, DownstreamUnavailable
+from binlogd.host.disk import PosixDisk
 from binlogd.node.reach import reach
 from tests.support.appliance import Appliance, into_mariadb, run
 from tests.support.certificates import Authority
@@ -67,6 +69,22 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_comes(
         appliance.wait(lambda status: said in status["drainer"]["error"])
         (tmp_path / "taken").unlink()
         appliance.wait(lambda status: not status["drainer"]["error"])
+
+
+async def test_a_file_that_is_no_replica_is_said_before_anything_comes(tmp_path: Path) -> None:
+    file, replica = tmp_path / "binlogd.toml", tmp_path / "replica.db"
+    file.write_text(f'[syncer]\ndb-type = "sqlite"\n[syncer.to]\ndir = "{tmp_path}"\n')
+    with closing(PosixDisk(threads=1)) as disk:
+        sink = SqliteSink(replica, disk)
+        await sink.open()
+        await sink.close()
+    before = replica.read_bytes()
+    assert await reach(load_setup(file)) == ""
+    assert replica.read_bytes() == before
+    assert set(os.listdir(tmp_path)) == {file.name, replica.name}
+    replica.write_bytes(b"somebody's notes" * 100)
+    with pytest.raises(ConfigError, match=f"{replica}: cannot be opened as a replica"):
+        await reach(load_setup(file))
 
 
 def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
