@@ -85,20 +85,14 @@ class SchemaLog:
             if usable and checkpoint.schema_version:
                 # an older one may lack a DDL that is in the newest, and no version would tell
                 tracker = await self._read(usable[-1], checkpoint)
-                await self._only_up_to(usable[-1])
+                # the DDLs that come go to this file, not to those that were begun later
+                await self._remove([base for base in self._bases if base > usable[-1]])
                 return tracker
         except Corrupt as error:
             log.warning("schema_snapshot_passed_over", cause=str(error))
         except OSError as error:
             raise LogFailed(self._directory, error) from error
         return None
-
-    async def _only_up_to(self, base_ts: Tso) -> None:
-        """Removes what was begun later: the DDLs that come go to this file, not to those."""
-        later = [base for base in self._bases if base > base_ts]
-        if later:
-            await self._disk.remove([self._path(base) for base in later])
-            self._bases = [base for base in self._bases if base <= base_ts]
 
     async def begin(self, tracker: SchemaTracker, base_ts: Tso) -> None:
         """Begins a file with the schema as of `base_ts`; nothing beyond it is known any more."""
@@ -113,11 +107,11 @@ class SchemaLog:
                 await asyncio.sleep(0)  # tables by the thousand; the tracker waits for us
         snapshot_header = header_for(sum(map(len, pieces)), checksum)
         with disk_errors(path):
-            await self._disk.remove([self._path(base) for base in self._bases if base >= base_ts])
+            await self._remove([base for base in self._bases if base >= base_ts])
             self._file = await self._disk.open_append(path, create=True)
             await self._file.append([encode(head), snapshot_header, *pieces], sync=True)
         self._snapshot_bytes = self._file.size
-        self._bases = [*(base for base in self._bases if base < base_ts), base_ts]
+        self._bases.append(base_ts)
         self._last_ts = base_ts
         log.info("schema_snapshot_written", base_ts=base_ts, size_bytes=self._snapshot_bytes)
 
@@ -137,12 +131,13 @@ class SchemaLog:
     async def collect(self, saved_ts: Tso) -> None:
         """Removes files that no checkpoint from `saved_ts` on needs."""
         reached = [base for base in self._bases if base <= saved_ts]
-        gone = reached[:-1]
-        if not gone:
-            return
         with disk_errors(self._directory):
+            await self._remove(reached[:-1])
+
+    async def _remove(self, gone: Sequence[Tso]) -> None:
+        if gone:
             await self._disk.remove([self._path(base) for base in gone])
-        self._bases = [base for base in self._bases if base not in gone]
+            self._bases = [base for base in self._bases if base not in gone]
 
     async def close(self) -> None:
         """Lets go of the file. Safe to call twice."""

@@ -14,37 +14,23 @@ started, and only the newest chain is ever read.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import google_crc32c
 import msgspec
 import structlog
 
-from binlogd.binlog import in_parts
 from binlogd.errors import BinlogdError, CorruptRelay, LogFailed
 from binlogd.host.disk import cut_back, disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Disk, DiskLock
-from binlogd.relay.frame import (
-    HEAD,
-    FrameKind,
-    RelayEntry,
-    RelayFile,
-    RelayPos,
-    encode_entries,
-    encode_frame,
-    file_name,
-    frame_head,
-)
+from binlogd.relay.frame import FrameKind, RelayEntry, RelayFile, RelayPos, encode_frame, file_name
+from binlogd.relay.group import append_group, in_groups
 from binlogd.relay.reader import chain_of, list_files, spans
 from binlogd.tso import NO_TS, Tso
 
 LOCK_NAME = ".lock"
-GROUP_BYTES_MAX = 16 << 20
-"""Larger appends are several groups, each with its own fsync; one entry is never split."""
 
 log = structlog.get_logger(__name__)
 
@@ -154,8 +140,16 @@ class RelayWriter:
             # what is passed over here is not yet in the schema that a snapshot would show
             if is_full and fresh and len(fresh) == len(entries):
                 await self._begin_file(FrameKind.CONTINUE)
-            for group in _groups(fresh):
-                await self._append_group(group)
+            for group in in_groups(fresh):
+                assert self._file is not None, "append before open"
+                assert all(a.commit_ts <= b.commit_ts for a, b in pairwise(group))
+                newest = self._files[-1]
+                at = RelayPos(newest.suffix, newest.size_bytes)
+                frame_bytes = await append_group(self._file, at, group)
+                self._last_ts = group[-1].commit_ts
+                self._files[-1] = replace(newest, size_bytes=newest.size_bytes + frame_bytes)
+                self._entries += len(group)
+                self._bytes += frame_bytes
         except (OSError, BinlogdError) as error:  # of the disk, or of what was to be written
             newest = self._files[-1]
             await cut_back(self._disk, self._path(newest.suffix), newest.size_bytes)
@@ -164,38 +158,6 @@ class RelayWriter:
             self._last_error = str(error)
             raise
         return sum(len(entry.payload) for entry in fresh)
-
-    async def _append_group(self, group: Sequence[RelayEntry]) -> None:
-        assert self._file is not None, "append before open"
-        newest = self._files[-1]
-        last_ts = group[-1].commit_ts
-        assert all(a.commit_ts <= b.commit_ts for a, b in pairwise(group))
-        at = RelayPos(newest.suffix, newest.size_bytes)
-        if all(isinstance(entry.payload, bytes) for entry in group):
-            frame = encode_frame(FrameKind.GROUP, at, last_ts, encode_entries(group))
-            frame_bytes = sum(map(len, frame))
-            await self._file.append(frame, sync=True)
-        else:
-            frame_bytes = await self._append_in_pieces(self._file, at, group)
-        self._last_ts = last_ts
-        self._files[-1] = replace(newest, size_bytes=newest.size_bytes + frame_bytes)
-        self._entries += len(group)
-        self._bytes += frame_bytes
-
-    async def _append_in_pieces(
-        self, file: AppendFile, at: RelayPos, group: Sequence[RelayEntry]
-    ) -> int:
-        """A group with a payload that lies on the disk: read twice, and never held."""
-        checksum = size = 0
-        for piece in encode_entries(group):
-            checksum, size = google_crc32c.extend(checksum, piece), size + len(piece)
-            await asyncio.sleep(0)
-        head = frame_head(FrameKind.GROUP, at, group[-1].commit_ts, checksum, size)
-        await file.append([head], sync=False)
-        for piece in encode_entries(group):
-            await file.append([piece], sync=False)
-        await file.append([], sync=True)
-        return HEAD.size + size
 
     async def _begin_file(self, kind: FrameKind) -> None:
         suffix = self._files[-1].suffix + 1 if self._files else 0
@@ -243,9 +205,3 @@ class RelayWriter:
     def _failure(self, error: OSError) -> LogFailed:
         self._last_error = error.strerror or str(error)
         return LogFailed(self._directory, error)
-
-
-def _groups(entries: Sequence[RelayEntry]) -> Iterator[Sequence[RelayEntry]]:
-    """What is at or below the last commit_ts of a log counts as written."""
-    sizes = [len(entry.payload) + len(entry.job) for entry in entries]
-    return in_parts(entries, sizes, bytes_max=GROUP_BYTES_MAX)

@@ -17,7 +17,8 @@ import pytest
 from binlogd.errors import ConfigError, CorruptRecord, CorruptRelay, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.frame import RelayEntry
-from binlogd.relay.log import GROUP_BYTES_MAX, RelayWriter, _groups
+from binlogd.relay.group import GROUP_BYTES_MAX, in_groups
+from binlogd.relay.log import RelayWriter
 from binlogd.relay.reader import read_relay
 from binlogd.tso import Tso
 from tests.sim.disk import SimDisk
@@ -401,5 +402,5 @@ def test_a_group_never_ends_between_transactions_of_one_commit_ts() -> None:
     """What is at or below the last commit_ts of a log counts as written."""
     large = bytes(GROUP_BYTES_MAX + 4)
     entries = [RelayEntry(Tso(ts), large[at:], b"") for at, ts in enumerate((1, 2, 2, 2, 3))]
-    groups = [[entry.commit_ts for entry in group] for group in _groups(entries)]
+    groups = [[entry.commit_ts for entry in group] for group in in_groups(entries)]
     assert groups == [[1], [2, 2, 2], [3]]
