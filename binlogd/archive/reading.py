@@ -16,7 +16,7 @@ from binlogd.errors import Corrupt, CorruptRecord
 from binlogd.log.record import decode, size_of
 from binlogd.log.segment_index import LogPosition
 from binlogd.tso import Tso
-from binlogd.wire.peek import joined
+from binlogd.wire.joining import joined
 
 T = TypeVar("T")
 TOGETHER_BYTES = 8 << 20

@@ -39,7 +39,7 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tidb.turns import turn_of
 from binlogd.tso import NO_TS, Tso, plus_ms
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, Values, changes_of, mutation_of, rows_of
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 KEPT_CHANGES_MAX = 50_000
 KEPT_BYTES_MAX = 32 << 20

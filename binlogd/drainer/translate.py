@@ -33,11 +33,12 @@ from binlogd.errors import (
     UnsupportedDdl,
 )
 from binlogd.telemetry.faults import unforeseen
+from binlogd.tidb.known_tables import Effect, Named, is_reserved
 from binlogd.tidb.model import Job, TableAt
-from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation, mutations_of
 
 _TABLES_KEPT_MAX = 20_000
 
@@ -75,7 +76,7 @@ class Translator:
 
     def _dml(self, binlog: CommittedBinlog) -> Txn:
         commit_ts = binlog.commit_ts
-        schema_version, mutations = peek.changes(binlog.payload)
+        schema_version, mutations = mutations_of(binlog.payload)
         if self._as_of != self.schema.changes:
             self._tables.clear()
             self._as_of = self.schema.changes

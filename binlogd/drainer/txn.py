@@ -13,10 +13,11 @@ import msgspec
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.tidb.kinds import RECOVERIES
+from binlogd.tidb.known_tables import Effect, Named
 from binlogd.tidb.model import ActionType, Job, TableAt
-from binlogd.tidb.schema import Effect, Named
 from binlogd.tso import Tso
-from binlogd.wire.peek import Body, Mutation
+from binlogd.wire.mutation import Mutation
+from binlogd.wire.peek import Body
 
 BY_DECISION = "ignore-txn-commit-ts"
 """The `reason` of what an operator chose to pass over, and does by hand."""

@@ -27,7 +27,8 @@ import msgspec
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptPayload, MalformedBinlog
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import Head, body, mutations, peek
+from binlogd.wire.mutation import mutations
+from binlogd.wire.peek import Head, body, peek
 
 INDEX_FORMAT = 1
 SYNC_BYTES = 8 << 20

@@ -46,7 +46,7 @@ from binlogd.pump.spools import Spools
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
 from binlogd.telemetry.faults import answer_of
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
-from binlogd.wire.peek import fake
+from binlogd.wire.binlogs import fake
 
 log = structlog.get_logger(__name__)
 

@@ -27,7 +27,8 @@ from binlogd.pump.shard.sorter import Open
 from binlogd.pump.verdict import AskAgain, Settle, Write, decide
 from binlogd.telemetry.faults import answer_of
 from binlogd.tso import Tso
-from binlogd.wire.peek import begin, prewrite_key
+from binlogd.wire.outline import begin
+from binlogd.wire.peek import prewrite_key
 
 log = structlog.get_logger(__name__)
 

@@ -12,13 +12,13 @@ from itertools import count
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import BinlogdError, MalformedBinlog, RecordTooLarge
-from binlogd.log.outline import Outline
 from binlogd.ports import TsoSource
 from binlogd.pump.admission import Admission
 from binlogd.pump.log.spool import Spool
 from binlogd.pump.route import Routing
 from binlogd.pump.shard.shard import Shard
 from binlogd.tso import Tso
+from binlogd.wire.outline import Outline
 
 
 class Spools:

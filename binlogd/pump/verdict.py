@@ -14,7 +14,7 @@ import msgspec
 
 from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
 from binlogd.tso import Tso
-from binlogd.wire.peek import commit_binlog, rollback_binlog
+from binlogd.wire.binlogs import commit_binlog, rollback_binlog
 
 
 class Write(msgspec.Struct, frozen=True):

@@ -24,7 +24,8 @@ from binlogd.snapshot.spec import MANIFEST_NAME, Manifest, moment
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import body, mutations
+from binlogd.wire.mutation import mutations
+from binlogd.wire.peek import body
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ from binlogd.tidb.kinds import ActionType, JobState, SchemaState
 from binlogd.tidb.model import Database, Job, Table
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from binlogd.wire.mutation import Mutation
-from binlogd.wire.peek import commit_binlog, encode_mutations, join, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
+from binlogd.wire.mutation import Mutation, encode_mutations
 
 BASE_TS_MAX = Tso(1 << 40)
 """Above every timestamp of a base but its commit_ts; a TSO of 1970 is above that already."""

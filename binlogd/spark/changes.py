@@ -39,9 +39,9 @@ from binlogd.snapshot.log.rowkey import (
 from binlogd.spark.net import primary_of
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.walk import LogWalk, SchemaChange, WalkedRows
+from binlogd.tidb.known_tables import is_reserved
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.per_table import PerTable
-from binlogd.tidb.schema import is_reserved
 from binlogd.wire import peek
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
 from binlogd.wire.mutation import LARGE_BYTES

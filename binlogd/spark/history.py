@@ -18,8 +18,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from binlogd.tidb.known_tables import recovered_tables
 from binlogd.tidb.model import Job
-from binlogd.tidb.schema import SchemaTracker, recovered_tables
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
 KEPT_MAX = 4

@@ -36,9 +36,8 @@ from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import POLL_S, awaited_until_ms, open_input
 from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.spark.request import ReadRequest
-from binlogd.tidb.job_index import JobIndex
+from binlogd.tidb.job_index import JobIndex, entry_of
 from binlogd.tidb.model import Job
-from binlogd.tidb.schema import entry_of
 from binlogd.tso import NO_TS, Tso
 
 TOGETHER = 512

@@ -20,6 +20,7 @@ from binlogd.spark.request import ReadRequest
 from binlogd.spark.walk import LogWalk, SchemaChange
 from binlogd.tso import Tso, plus_ms
 from binlogd.wire import peek
+from binlogd.wire.mutation import mutations_of
 
 LATE_MAX = 2_000_000
 """Rows that are kept in mind."""
@@ -34,7 +35,7 @@ def newest_version(source: Input, end: Tso, before_ts: int) -> int:
     newest = 0
     for binlog in source.binlogs(after, min(end, plus_ms(Tso(before_ts), ASKED_MS))):
         if binlog.start_ts < before_ts and not peek.peek(bytes(binlog.payload)).ddl_job_id:
-            newest = max(newest, peek.changes(binlog.payload, lambda _: False)[0])
+            newest = max(newest, mutations_of(binlog.payload, lambda _: False)[0])
     return newest
 
 
@@ -103,7 +104,7 @@ def doubts_of(source: Input, asked: Iterable[DoubtWait], end: Tso) -> tuple[Doub
                 limit = number
                 break
             if not binlog.is_fake and not peek.peek(bytes(binlog.payload)).ddl_job_id:
-                version, tables = peek.changes(binlog.payload, {each.table_id}.__contains__)
+                version, tables = mutations_of(binlog.payload, {each.table_id}.__contains__)
                 for change in tables:
                     each.take(change, version, binlog.commit_ts)
         if each.rows or limit is not None:

@@ -15,11 +15,12 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import MalformedBinlog, MissingDdlJob, UnknownTable, UnreadableRow
 from binlogd.spark.history import KnownHistory
 from binlogd.tidb.kinds import ActionType, SchemaState
+from binlogd.tidb.known_tables import Effect, is_reserved
 from binlogd.tidb.model import Job, TableAt
-from binlogd.tidb.schema import Effect, SchemaTracker, is_reserved
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
-from binlogd.wire.mutation import Mutation
+from binlogd.wire.mutation import Mutation, mutations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class LogWalk:
 
     def rows(self, binlog: CommittedBinlog) -> Iterator[WalkedRows]:
         """What a transaction did, table by table. Raises UnknownTable."""
-        version, mutations = peek.changes(binlog.payload)
+        version, mutations = mutations_of(binlog.payload)
         for mutation in mutations:
             table = self.table(mutation.table_id, version, binlog.commit_ts)
             if table is not None and mutation.sequence:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple
 
+from binlogd.tidb.model import Job
+
 _NEVER = (1 << 63) - 1
 
 
@@ -21,6 +23,11 @@ class JobEntry(NamedTuple):
     start_ts: int
     schema_version: int
     id: int
+
+
+def entry_of(job: Job) -> JobEntry:
+    """A job as an index knows it."""
+    return JobEntry(job.finished_ts, job.start_ts, job.schema_version, job.id)
 
 
 class JobIndex:

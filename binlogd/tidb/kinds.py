@@ -138,6 +138,12 @@ OF_POLICIES_AND_GROUPS = frozenset(
     each for each in ActionType if each.name.endswith(("_PLACEMENT_POLICY", "_RESOURCE_GROUP"))
 )
 """These live in no schema, and change nothing of tables."""
+WITHOUT_EFFECT = OF_POLICIES_AND_GROUPS | {
+    ActionType.LOCK_TABLE,
+    ActionType.UNLOCK_TABLE,
+    ActionType.FLASHBACK_CLUSTER,
+}
+"""Their schema_id counts policies and groups from 1, or nothing of a table changes."""
 
 
 class Tp(IntEnum):

@@ -24,7 +24,7 @@ from binlogd.errors import ConfigError
 from binlogd.snapshot.bases.read_back import micros_of, moment_text
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
-from binlogd.tidb.schema import Named
+from binlogd.tidb.known_tables import Named
 from binlogd.tidb.times import duration_text
 from binlogd.tools.checksums import INTEGERS, NULL, Checksums, checksums, checksums_of, text_of
 from binlogd.tools.verify import shape_of

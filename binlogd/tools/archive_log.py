@@ -29,8 +29,9 @@ from binlogd.tidb.model import Job, Table
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.named_files import decoded
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, mutation_of
-from binlogd.wire.peek import commit_binlog, encode_mutations, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 
 SEGMENT_BYTES = 256 << 20
 KEYLESS_ROWS_MAX = 2_000_000

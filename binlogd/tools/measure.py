@@ -25,7 +25,8 @@ from binlogd.grpc.quick import QuickCalls
 from binlogd.host.disk import PosixDisk
 from binlogd.host.privacy import environment_of_children
 from binlogd.tso import NO_TS, Tso, compose
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 
 _CLUSTER = 1
 _SYNCED_BYTES = 4096
@@ -225,10 +226,10 @@ class _Writers:
             ts = Tso(next(self._ts))
             if start_ts:
                 starts[writer], self.last_commit = NO_TS, max(self.last_commit, ts)
-                payload = peek.commit_binlog(start_ts, ts)
+                payload = commit_binlog(start_ts, ts)
             elif now_s < until_s:
                 starts[writer] = ts
-                payload = peek.prewrite_binlog(ts, prewrite_value=self._rows)
+                payload = prewrite_binlog(ts, prewrite_value=self._rows)
             else:
                 return None
             return codec.encode_write_request(_CLUSTER, payload)

@@ -31,7 +31,7 @@ from binlogd.log.record import decode, end_of, size_of
 from binlogd.log.tally import fits
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter
 from binlogd.tso import Tso
-from binlogd.wire.peek import joined as joined_records
+from binlogd.wire.joining import joined as joined_records
 from binlogd.wire.peek import peek
 
 PAGE_ROWS = 1000

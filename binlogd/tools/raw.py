@@ -18,6 +18,7 @@ from binlogd.tools.transaction import FilePosition, Raw, Transaction
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, changes_of
+from binlogd.wire.mutation import mutations
 
 _KINDS = {INSERT: RowKind.INSERT, UPDATE: RowKind.UPDATE, DELETE: RowKind.DELETE}
 _WITHOUT_DATABASE = frozenset({ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA})
@@ -86,10 +87,10 @@ class RawReader:
     def _dml(
         self, payload: bytes, prewrite_value: bytes, prewrite_place: FilePosition | None
     ) -> Raw:
-        version, mutations = peek.mutations(prewrite_value) if prewrite_value else (0, [])
+        version, changed = mutations(prewrite_value) if prewrite_value else (0, [])
         tables: list[TableChange] = []
         unexplained = []
-        for mutation in mutations:
+        for mutation in changed:
             table = self._schema.table_at(mutation.table_id, version)
             if table is None:
                 unexplained.append(mutation)

@@ -49,7 +49,7 @@ from binlogd.tools.row_index import (
 )
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter, Transaction
 from binlogd.tso import MAX_TS, NO_TS, Tso
-from binlogd.wire.peek import joined as joined_records
+from binlogd.wire.joining import joined as joined_records
 from binlogd.wire.peek import peek
 
 FRAME_BYTES = 8 << 20

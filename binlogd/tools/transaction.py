@@ -11,7 +11,7 @@ from binlogd.drainer.messages.named import NamedDdl, NamedRow
 from binlogd.drainer.txn import TableChange
 from binlogd.tidb.model import Job
 from binlogd.tso import MAX_TS, NO_TS, Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 
 class FilePosition(NamedTuple):

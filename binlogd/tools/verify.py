@@ -26,7 +26,7 @@ from binlogd.drainer.filtering.loopback import MARK_DATABASE, MARK_TABLE
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
-from binlogd.tidb.schema import Named
+from binlogd.tidb.known_tables import Named
 from binlogd.tools.checksums import INTEGERS, NUMBERED, TEMPORAL, checksums, hexadecimal, text_of
 from binlogd.tools.shown import decoded
 from binlogd.tso import Tso

@@ -14,8 +14,6 @@ from binlogd.tidb.varint import uvarint as uvarint
 
 VARINT, _FIXED64, BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _UNEXPECTED_EOF = "unexpected EOF"
-_INTEGER_OVERFLOW = "proto: integer overflow"
-_NEGATIVE_LENGTH = "proto: negative length found during unmarshaling"
 
 UINT64_MAX = (1 << 64) - 1
 ONE_BYTE = [bytes([value]) for value in range(0x80)]
@@ -54,7 +52,7 @@ def last_fields(data: bytes, message: str, names: Mapping[int, tuple[str, int]])
 def field_at(data: bytes, begin: int, message: str, names: Mapping[int, tuple[str, int]]) -> Field:
     """The field at `begin`."""
     tag, pos = read_uvarint(data, begin)
-    number, wire_type = field_number(tag), tag & 7
+    number, wire_type = signed32(tag >> 3), tag & 7
     if wire_type == _END_GROUP:
         raise MalformedBinlog(f"proto: {message}: wiretype end group for non-group")
     if number <= 0:
@@ -71,15 +69,10 @@ def field_at(data: bytes, begin: int, message: str, names: Mapping[int, tuple[st
     return Field(number, pos, begin, end_of(data, pos, value))
 
 
-def field_number(tag: int) -> int:
-    """The field number in a tag."""
-    return signed32(tag >> 3)
-
-
 def end_of(data: bytes, pos: int, length: int) -> int:
     """Where `length` bytes at `pos` end, if they are all there."""
     if length >> 63 or (pos + length) >> 63:
-        raise MalformedBinlog(_NEGATIVE_LENGTH)
+        raise MalformedBinlog("proto: negative length found during unmarshaling")
     if pos + length > len(data):
         raise MalformedBinlog(_UNEXPECTED_EOF)
     return pos + length
@@ -119,7 +112,7 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
     size = len(data)
     while True:  # ends after ten bytes at the latest
         if shift >= 64:
-            raise MalformedBinlog(_INTEGER_OVERFLOW)
+            raise MalformedBinlog("proto: integer overflow")
         if pos >= size:
             raise MalformedBinlog(_UNEXPECTED_EOF)
         byte = data[pos]

@@ -1,6 +1,6 @@
-"""One table's rows in a prewrite: `TableMutation` of `PrewriteValue`.
+"""The rows of a transaction: `PrewriteValue` of a binlog, with a `TableMutation` for each table.
 
-Invariant. Rows and their order are those that the generated Go decoder would give, or
+Invariant. Tables, rows and their order are those that the generated Go decoder would give, or
 MalformedBinlog with its words. Why it holds: a fast path takes only what TiDB itself writes, and
 leaves everything else to the slow one, which follows the Go decoder step by step.
 
@@ -9,12 +9,12 @@ Source: pingcap/tipb proto/binlog/binlog.proto.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from binlogd.binlog import Payload
+from binlogd.binlog import Payload, StoredPayload
 from binlogd.errors import MalformedBinlog
 from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.wire.fields import (
@@ -22,17 +22,25 @@ from binlogd.wire.fields import (
     ONE_BYTE,
     VARINT,
     Field,
+    each_field,
     end_of,
     field_at,
-    field_number,
+    read_int64,
     read_uvarint,
     signed,
+    signed32,
     uvarint,
 )
+from binlogd.wire.outline import large_rows
+from binlogd.wire.peek import NO_DDL, body, marks_of
 from binlogd.wire.slices import HEAD_BYTES_MAX, WINDOW_BYTES, RowSlices, cut
 
 LARGE_BYTES = 4 << 20
 """Rows of a table mutation of this size are cut out of the binlog when they are asked for."""
+_PREWRITE_VALUE: Mapping[int, tuple[str, int]] = {
+    1: ("SchemaVersion", VARINT),
+    2: ("Mutations", BYTES),
+}
 _TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
     1: ("TableId", VARINT),
     2: ("InsertedRows", BYTES),
@@ -43,7 +51,8 @@ _TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
 _KINDS = {2: INSERT, 3: UPDATE, 6: DELETE}
 """Of rows, by the number of their field."""
 _DELETED_IDS, _SEQUENCE = 4, 7  # packed or not
-_TABLE_ID: Final = 0x08
+_TABLES: Final = 0x12  # the tag of PrewriteValue.mutations
+_TABLE_ID: Final = 0x08  # the tag of TableMutation.table_id
 
 
 class Mutation(msgspec.Struct, frozen=True, gc=False):
@@ -58,6 +67,96 @@ class Mutation(msgspec.Struct, frozen=True, gc=False):
     updated: Sequence[bytes]
     deleted: Sequence[bytes]
     sequence: bytes
+
+
+def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
+    """Schema version and row changes, one `Mutation` for each table. Raises MalformedBinlog, also
+    when a sequence contradicts its lists or names an obsolete kind."""
+    found = _mutations_in(prewrite_value, 0, len(prewrite_value))
+    return found if found is not None else _any_mutations(prewrite_value)
+
+
+def mutations_of(
+    payload: Payload, is_wanted: Callable[[int], bool] | None = None
+) -> tuple[int, list[Mutation]]:
+    """The `mutations` of a payload, whose rows are not copied as a whole. Raises as that. With
+    `is_wanted`, of the table ids for which it says so only; others are stepped over."""
+    if isinstance(payload, bytes):
+        marks = marks_of(payload)
+        if marks is not None:
+            found = _mutations_in(payload, marks.rows_at, marks.rows_end, is_wanted)
+            if found is not None:
+                return found
+        version, tables = mutations(body(payload).prewrite_value)
+    else:
+        version, tables = _stored_mutations(payload)
+    return version, [each for each in tables if is_wanted is None or is_wanted(each.table_id)]
+
+
+def _mutations_in(
+    data: bytes, pos: int, end: int, is_wanted: Callable[[int], bool] | None = None
+) -> tuple[int, list[Mutation]] | None:
+    """As TiDB writes a PrewriteValue, the version and then the tables; None for anything else."""
+    schema_version, tables = 0, []
+    try:
+        if pos < end and data[pos] == 0x08:
+            schema_version, pos = read_int64(data, pos + 1)
+        while pos < end and data[pos] == _TABLES:
+            size, begin = data[pos + 1], pos + 2
+            if size > 0x7F:
+                size, begin = read_uvarint(data, pos + 1)
+            pos = begin + size
+            if pos > end:
+                return None
+            if is_wanted is not None:
+                if data[begin] != _TABLE_ID:
+                    return None
+                if not is_wanted(read_uvarint(data, begin + 1)[0]):
+                    continue
+            tables.append(table_mutation(data, begin, pos))
+    except (IndexError, MalformedBinlog):
+        return None
+    return (schema_version, tables) if pos == end else None
+
+
+def _stored_mutations(data: StoredPayload) -> tuple[int, list[Mutation]]:
+    """As `_mutations_in`, of what lies on the disk."""
+    size = len(data)
+    rows = large_rows(data.cut(0, WINDOW_BYTES), data.cut(size - len(NO_DDL), size), size)
+    assert rows is not None, "a stored payload has rows"
+    schema_version, tables = 0, list[Mutation]()
+    pos, end = rows
+    try:
+        head = data.cut(pos, pos + HEAD_BYTES_MAX)
+        if head.startswith(b"\x08"):
+            schema_version, at = read_int64(head, 1)
+            pos += at
+        while pos < end and (head := data.cut(pos, pos + HEAD_BYTES_MAX))[0] == _TABLES:
+            length, at = read_uvarint(head, 1)
+            begin, pos = pos + at, pos + at + length
+            if pos > end:
+                break
+            if length < LARGE_BYTES:
+                tables.append(table_mutation(data.cut(begin, pos), 0, length))
+            else:
+                tables.append(large_table_mutation(data, begin, pos))
+    except MalformedBinlog:
+        pos = 0
+    return (schema_version, tables) if pos == end else _any_mutations(data.cut(*rows))
+
+
+def _any_mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
+    """The same for fields in any order, unknown ones between them."""
+    schema_version, tables = 0, []
+    for field in each_field(prewrite_value, "PrewriteValue", _PREWRITE_VALUE):
+        if field.number == 1:
+            schema_version = signed(field.value)
+        elif field.number == 2:
+            tables.append(table_mutation(prewrite_value, field.value, field.end))
+    return schema_version, tables
+
+
+# --- one table ---------------------------------------------------------------------------
 
 
 def table_mutation(data: bytes, begin: int, end: int) -> Mutation:
@@ -184,14 +283,21 @@ def _any_table_mutation(data: bytes) -> Mutation:
         elif field.number in _KINDS:
             rows[_KINDS[field.number]].append(data[field.value : field.end])
         pos = field.end
-    _check(sequence, rows)
+    for kind, of_kind in rows.items():
+        if sequence.count(kind) != len(of_kind):
+            raise MalformedBinlog(
+                f"TableMutation: the sequence has {sequence.count(kind)} entries of kind {kind},"
+                f" the list has {len(of_kind)} rows"
+            )
+    if sum(map(len, rows.values())) != len(sequence):
+        raise MalformedBinlog("TableMutation: the sequence has kinds other than 0, 1 and 4")
     return Mutation(table_id, rows[INSERT], rows[UPDATE], rows[DELETE], bytes(sequence))
 
 
 def _field(data: bytes, begin: int, sequence: bytearray) -> Field:
     """Any field; kinds of rows are added to the sequence."""
     tag, pos = read_uvarint(data, begin)
-    number, wire_type = field_number(tag), tag & 7
+    number, wire_type = signed32(tag >> 3), tag & 7
     if number not in (_DELETED_IDS, _SEQUENCE):
         return field_at(data, begin, "TableMutation", _TABLE_MUTATION)
     if wire_type not in (VARINT, BYTES):
@@ -208,27 +314,16 @@ def _field(data: bytes, begin: int, sequence: bytearray) -> Field:
     return Field(number, 0, begin, end)
 
 
-def _check(sequence: bytearray, rows: Mapping[int, list[bytes]]) -> None:
-    """Raises MalformedBinlog where they contradict each other."""
-    for kind, of_kind in rows.items():
-        if sequence.count(kind) != len(of_kind):
-            raise MalformedBinlog(
-                f"TableMutation: the sequence has {sequence.count(kind)} entries of kind {kind},"
-                f" the list has {len(of_kind)} rows"
-            )
-    if sum(map(len, rows.values())) != len(sequence):
-        raise MalformedBinlog("TableMutation: the sequence has kinds other than 0, 1 and 4")
-
-
-def encode_table_mutation(table: Mutation) -> bytes:
-    """Its bytes as TiDB writes them."""
-    parts = [b"\x08", uvarint(table.table_id)]
-    for tag, rows in (
-        (b"\x12", table.inserted),
-        (b"\x1a", table.updated),
-        (b"\x32", table.deleted),
-    ):
-        for row in rows:
-            parts += (tag, uvarint(len(row)), row)
-    parts += (b"\x38" + ONE_BYTE[kind] for kind in table.sequence)
+def encode_mutations(schema_version: int, tables: list[Mutation]) -> bytes:
+    """The PrewriteValue of these row changes, as TiDB serialises it."""
+    parts = [b"\x08", uvarint(schema_version)]
+    for table in tables:
+        fields = [b"\x08", uvarint(table.table_id)]
+        named = ((b"\x12", table.inserted), (b"\x1a", table.updated), (b"\x32", table.deleted))
+        for tag, rows in named:
+            for row in rows:
+                fields += (tag, uvarint(len(row)), row)
+        fields += (b"\x38" + ONE_BYTE[kind] for kind in table.sequence)
+        encoded = b"".join(fields)
+        parts += (b"\x12", uvarint(len(encoded)), encoded)
     return b"".join(parts)

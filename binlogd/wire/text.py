@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from binlogd.binlog import BinlogType
 from binlogd.errors import MalformedBinlog
 from binlogd.wire import peek
+from binlogd.wire.mutation import Mutation, mutations
 
 _MUTATIONS = ("Insert", "Update", "DeleteID", "DeletePK", "DeleteRow")
 _ESCAPES = {
@@ -26,19 +27,15 @@ def binlog_text(payload: bytes, *, chars_max: int) -> str:
     Raises MalformedBinlog."""
     head, body = peek.peek(payload), peek.body(payload)
     kind = next((each.name.capitalize() for each in BinlogType if each == head.tp), str(head.tp))
-    numbers = [
-        ("start_ts", head.start_ts),
-        ("commit_ts", head.commit_ts),
-        ("ddl_job_id", body.ddl_job_id),
-        ("ddl_schema_state", body.ddl_schema_state),
-    ]
+    stamps = ("start_ts", head.start_ts), ("commit_ts", head.commit_ts)
+    of_ddl = ("ddl_job_id", body.ddl_job_id), ("ddl_schema_state", body.ddl_schema_state)
     key = peek.prewrite_key(payload)
-    parts = [f"tp:{kind}", *(f"{name}:{number}" for name, number in numbers[:2] if number)]
+    parts = [f"tp:{kind}", *(f"{name}:{number}" for name, number in stamps if number)]
     if key:
         parts.append(f"prewrite_key:{_quoted(key, chars_max)}")
     if body.ddl_query:
         parts.append(f"ddl_query:{_quoted(body.ddl_query, chars_max)}")
-    parts += [f"{name}:{number}" for name, number in numbers[2:] if number]
+    parts += [f"{name}:{number}" for name, number in of_ddl if number]
     text = " ".join(parts) + " "
     if body.prewrite_value:
         text += "\n\n PrewriteValue: " + _rows(body.prewrite_value, chars_max)
@@ -49,7 +46,7 @@ def binlog_text(payload: bytes, *, chars_max: int) -> str:
 
 def _rows(prewrite_value: bytes, chars_max: int) -> str:
     try:
-        version, tables = peek.mutations(prewrite_value)
+        version, tables = mutations(prewrite_value)
     except MalformedBinlog:
         return "<Unmarshallable>"
     text = f"\nschema_version:{version} "
@@ -60,7 +57,7 @@ def _rows(prewrite_value: bytes, chars_max: int) -> str:
     return text
 
 
-def _table(table: peek.Mutation, chars_max: int) -> Iterable[str]:
+def _table(table: Mutation, chars_max: int) -> Iterable[str]:
     yield f"table_id:{table.table_id}"
     named = [
         ("inserted_rows", table.inserted),

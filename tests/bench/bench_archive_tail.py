@@ -21,7 +21,8 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation, commit_binlog, encode_mutations, fake, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, fake, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.growing_log import GrowingLog
 
 RATES = (0, 1_000, 100_000, 10_000_000)

@@ -25,7 +25,7 @@ from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.telemetry.logs import Lines, set_up_logging
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.support.memory_pump import Cluster, MemoryPump
 
 IN_FLIGHT = 64
@@ -74,8 +74,8 @@ async def _us_a_write(write: Write, numbers: count[int]) -> float:
     async def some() -> None:
         for _ in range(TRANSACTIONS // IN_FLIGHT):
             start, commit = Tso(next(numbers)), Tso(next(numbers))
-            await write(peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=bytes(64)))
-            await write(peek.commit_binlog(start, commit))
+            await write(prewrite_binlog(start, prewrite_key=b"k", prewrite_value=bytes(64)))
+            await write(commit_binlog(start, commit))
 
     begin_s = process_time()
     async with asyncio.TaskGroup() as group:

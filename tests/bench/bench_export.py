@@ -43,7 +43,8 @@ from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import Mutation, commit_binlog, encode_mutations, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.data_directory import write_log
 
 ROWS_PER_TRANSACTION = 5

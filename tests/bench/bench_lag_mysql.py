@@ -27,7 +27,7 @@ import uvloop
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.drainer.mysql.connection import SqlSession
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.bench.load import Stream
 from tests.bench.whole_path import halves, server_of
 from tests.support.appliance import into_mariadb
@@ -87,11 +87,9 @@ class Lag:
     async def _transaction(self, table: int, count: int) -> int:
         key, value, last = self._stream.rows(table, count)
         start_ts = self._stream.timestamp()
-        await self._client.write(
-            peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
-        )
+        await self._client.write(prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value))
         commit_ts = self._stream.timestamp()
-        await self._client.write(peek.commit_binlog(start_ts, commit_ts, prewrite_key=key))
+        await self._client.write(commit_binlog(start_ts, commit_ts, prewrite_key=key))
         return last
 
 

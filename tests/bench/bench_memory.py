@@ -14,7 +14,7 @@ from binlogd.log.pointer import FileId, Place
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import Tso
-from binlogd.wire.peek import commit_binlog, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.bench.pump_load import BASE, batches, report, running_pump
 from tests.support.large_binlogs import memory_bytes
 

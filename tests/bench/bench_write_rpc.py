@@ -45,7 +45,8 @@ from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import batch as batch_wire
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.bench.port_load import CLUSTER, behind_port
 
 SECONDS = 1.0
@@ -251,7 +252,7 @@ class _Load:
     def prewrite(self) -> tuple[bytes, int]:
         """A new transaction, with a timestamp as PD would give it now."""
         self.ts = max(self.ts + 1, int(compose(int(time() * 1000))))
-        payload = peek.prewrite_binlog(
+        payload = prewrite_binlog(
             Tso(self.ts), prewrite_key=b"t_row_key", prewrite_value=self.value
         )
         return payload, self.ts
@@ -259,7 +260,7 @@ class _Load:
     def commit(self, start_ts: int) -> bytes:
         """Its end."""
         self.ts += 1
-        return peek.commit_binlog(Tso(start_ts), Tso(self.ts))
+        return commit_binlog(Tso(start_ts), Tso(self.ts))
 
 
 class _Connection(asyncio.Protocol):

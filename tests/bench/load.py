@@ -20,8 +20,9 @@ from binlogd.tidb.model import Table, jobs_from_json
 from binlogd.tidb.times import packed_time
 from binlogd.tidb.varint import uvarint, varint
 from binlogd.tso import Tso, plus_ms
-from binlogd.wire import peek
-from binlogd.wire.peek import Mutation
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.workload.draft import record_key
 from tests.workload.generator import Options, Workload
 from tests.workload.schema import ColumnDef, TableDef, char, integer, temporal
@@ -166,7 +167,7 @@ class Stream:
         self._last[table] += count
         rows = [self._maker.insert(of_table, first + number)[3] for number in range(count)]
         mutation = Mutation(of_table.id, rows, [], [], bytes(count))
-        value = peek.encode_mutations(self._maker.version, [mutation])
+        value = encode_mutations(self._maker.version, [mutation])
         return record_key(of_table, first), value, self._last[table]
 
 
@@ -263,10 +264,10 @@ class _Maker:
         start_ts, commit_ts = Tso(self._now + 1), Tso(self._now + 2)
         self._now = plus_ms(commit_ts, 1)
         key = record_key(changes[0][0], changes[0][1])
-        value = peek.encode_mutations(self.version, list(by_table.values()))
-        prewrite = peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
-        commit = peek.commit_binlog(start_ts, commit_ts, prewrite_key=key)
-        return CommittedBinlog(start_ts, commit_ts, peek.join(prewrite, commit))
+        value = encode_mutations(self.version, list(by_table.values()))
+        prewrite = prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
+        commit = commit_binlog(start_ts, commit_ts, prewrite_key=key)
+        return CommittedBinlog(start_ts, commit_ts, join(prewrite, commit))
 
     def _random_row(self) -> tuple[int, int]:
         return self.rng.randrange(1 << 20), self.rng.randrange(_TAILS)
@@ -303,5 +304,5 @@ def _joined(workload: Workload) -> Iterator[CommittedBinlog]:
             prewrites[record.fate.start_ts] = record.payload
         else:
             prewrite = prewrites[record.fate.start_ts]
-            payload = peek.join(prewrite, record.payload)
+            payload = join(prewrite, record.payload)
             yield CommittedBinlog(record.fate.start_ts, record.fate.commit_ts, payload)

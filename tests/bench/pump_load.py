@@ -14,7 +14,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.ports import OpenPrewrite, Pending, TxnStatus
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.tso import NO_TS, Tso, compose
-from binlogd.wire.peek import commit_binlog, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 
 BASE = compose(1_700_000_000_000)
 _STEP = (1 << 18) // 12

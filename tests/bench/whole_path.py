@@ -31,6 +31,7 @@ from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.bench.load import Load
 from tests.bench.pump_load import running_pump
 from tests.support.job_history import MemoryHistory
@@ -92,7 +93,7 @@ def halves(binlog: CommittedBinlog) -> tuple[bytes, bytes]:
     """The Prewrite and the Commit that TiDB sends for it."""
     key, body = peek.prewrite_key(bytes(binlog.payload)), peek.body(binlog.payload)
     query, job_id, state = body.ddl_query or None, body.ddl_job_id, body.ddl_schema_state
-    prewrite = peek.prewrite_binlog(
+    prewrite = prewrite_binlog(
         binlog.start_ts,
         prewrite_key=key,
         prewrite_value=body.prewrite_value or None,
@@ -100,7 +101,7 @@ def halves(binlog: CommittedBinlog) -> tuple[bytes, bytes]:
         ddl_job_id=job_id,
         ddl_schema_state=state,
     )
-    commit = peek.commit_binlog(
+    commit = commit_binlog(
         binlog.start_ts,
         binlog.commit_ts,
         prewrite_key=key,

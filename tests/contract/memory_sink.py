@@ -19,7 +19,7 @@ from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.in_order import DELETE, INSERT, changes_of
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 QUEUE_MAX = 64
 

@@ -27,7 +27,7 @@ from binlogd.tidb.model import (
 )
 from binlogd.tidb.row import encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.contract.places import MySqlPlace, Place, Rows, SimMySqlPlace, SqlitePlace
 
 KEYED = Table(

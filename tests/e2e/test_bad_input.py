@@ -18,8 +18,8 @@ import pytest
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import BinlogdError, Refused
 from binlogd.tso import LOGICAL_BITS, Tso
-from binlogd.wire import peek
-from binlogd.wire.peek import Mutation
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.appliance import Appliance, environment, into_mariadb, run
 from tests.support.mariadb import MariaDb
 from tests.support.ports import free_port
@@ -70,8 +70,8 @@ def write(appliance: Appliance, *payloads: bytes, cluster_id: int = 7) -> Binlog
 def transaction(start: int, prewrite_value: bytes) -> tuple[bytes, bytes]:
     start_ts, commit_ts = Tso(start), Tso(start + 1)
     return (
-        peek.prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=prewrite_value),
-        peek.commit_binlog(start_ts, commit_ts),
+        prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=prewrite_value),
+        commit_binlog(start_ts, commit_ts),
     )
 
 
@@ -222,7 +222,7 @@ def test_a_payload_that_does_not_decode_is_refused(appliance: Appliance) -> None
 def test_an_unknown_table_stops_the_drainer_and_not_the_pump(appliance: Appliance) -> None:
     appliance.start()
     row = Mutation(table_id=2002, inserted=[b"\x08\x02"], updated=[], deleted=[], sequence=b"\0")
-    rows = peek.encode_mutations(1, [row])
+    rows = encode_mutations(1, [row])
     assert write(appliance, *transaction(10, rows)) is None
     stuck = appliance.wait(lambda status: status["drainer"]["state"] == "stuck")
     error = stuck["drainer"]["error"]

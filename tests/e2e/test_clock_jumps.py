@@ -24,7 +24,8 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.tso import NO_TS, Tso, physical_ms
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support.appliance import Appliance, run
 from tests.support.faults import RecordProperty, counted
 
@@ -33,7 +34,7 @@ CLOCK_READ_EVERY_S = 1
 HOUR_S = 3600
 ANSWERED_S = 60.0
 SHORT = (0, HOUR_S, -2 * HOUR_S)
-ROWS = peek.encode_mutations(1, [])
+ROWS = encode_mutations(1, [])
 
 
 class Jumping(Appliance):
@@ -100,12 +101,10 @@ class Writer:
             async with PumpClient(*self._node.target, cluster_id=own) as pump:
                 for _ in range(count):
                     start_ts = await self._next(times)
-                    prewrite = peek.prewrite_binlog(
-                        start_ts, prewrite_key=b"k", prewrite_value=ROWS
-                    )
+                    prewrite = prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=ROWS)
                     await pump.write(prewrite)
                     commit_ts = await self._next(times)
-                    await pump.write(peek.commit_binlog(start_ts, commit_ts))
+                    await pump.write(commit_binlog(start_ts, commit_ts))
                     self.commits.append(commit_ts)
         finally:
             await times.close()

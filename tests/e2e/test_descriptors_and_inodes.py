@@ -13,7 +13,8 @@ import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.appliance import Appliance, run
 from tests.support.faults import RecordProperty, counted
 from tests.support.small_disk import mounted
@@ -35,9 +36,9 @@ class Writer:
     async def write(self, numbers: range, size: int = 1 << 19) -> None:
         for number in numbers:
             start_ts, commit_ts = Tso(BASE + (number << 30)), Tso(BASE + (number << 30) + 1)
-            rows = peek.encode_mutations(1, [peek.Mutation(1, [bytes(size)], [], [], b"\0")])
-            prewrite = peek.prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=rows)
-            await self._send([prewrite, peek.commit_binlog(start_ts, commit_ts)], commit_ts)
+            rows = encode_mutations(1, [Mutation(1, [bytes(size)], [], [], b"\0")])
+            prewrite = prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=rows)
+            await self._send([prewrite, commit_binlog(start_ts, commit_ts)], commit_ts)
 
     async def settle(self) -> None:
         """What was refused is sent again, as it comes from whoever has it."""

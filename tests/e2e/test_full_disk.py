@@ -10,7 +10,8 @@ import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support.appliance import Appliance
 from tests.support.small_disk import fill, mounted
 
@@ -41,11 +42,11 @@ def write(appliance: Appliance, numbers: Sequence[int], size: int) -> None:
         async with PumpClient(*appliance.target, cluster_id=7, limits=PATIENT) as client:
             for number in numbers:
                 start_ts, commit_ts = Tso(BASE + (number << 30)), Tso(BASE + (number << 30) + 1)
-                rows = peek.encode_mutations(1, []) + bytes([10, 0]) * (size // 2)
+                rows = encode_mutations(1, []) + bytes([10, 0]) * (size // 2)
                 await client.write(
-                    peek.prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=rows)
+                    prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=rows)
                 )
-                await client.write(peek.commit_binlog(start_ts, commit_ts))
+                await client.write(commit_binlog(start_ts, commit_ts))
 
     asyncio.run(all_of_them())
 

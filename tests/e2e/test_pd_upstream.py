@@ -18,6 +18,7 @@ from binlogd.tidb.model import job_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from binlogd.wire.binlogs import rollback_binlog
 from tests.support.appliance import Appliance, run
 from tests.support.cluster_thread import ClusterThread, running_cluster
 from tests.support.recordings_reader import RECORDINGS, history, info
@@ -121,7 +122,7 @@ def _lose_commits(directory: Path) -> dict[Tso, tuple[bytes, Tso]]:
                 orphans[Tso(head.start_ts)] = key, Tso(head.commit_ts)
                 if number % 9 == 0:
                     continue
-                payload = peek.rollback_binlog(Tso(head.start_ts), prewrite_key=key)
+                payload = rollback_binlog(Tso(head.start_ts), prewrite_key=key)
             out.write(struct.pack("<QII", 0, pump, len(payload)) + payload)
     assert len(orphans) > 20
     return orphans

@@ -14,8 +14,9 @@ from binlogd.errors import EtcdRefused, PumpUnavailable
 from binlogd.host.tls import ClientTls
 from binlogd.tso import Tso, compose
 from binlogd.upstream.etcd.client import EtcdClient
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated.etcdserverpb import RangeRequest
+from binlogd.wire.mutation import encode_mutations
 from tests.integration.serving.test_guard import address_of_this_machine
 from tests.support.appliance import Appliance
 from tests.support.certificates import Authority
@@ -41,9 +42,9 @@ class Stranger:
 
     async def write(self) -> None:
         async with PumpClient(*self._target, cluster_id=CLUSTER_ID, tls=self._tls) as client:
-            rows = peek.encode_mutations(3, [])
-            await client.write(peek.prewrite_binlog(BASE, prewrite_key=b"k", prewrite_value=rows))
-            await client.write(peek.commit_binlog(BASE, Tso(BASE + 1)))
+            rows = encode_mutations(3, [])
+            await client.write(prewrite_binlog(BASE, prewrite_key=b"k", prewrite_value=rows))
+            await client.write(commit_binlog(BASE, Tso(BASE + 1)))
 
     async def pull(self) -> Pulled:
         source = RemoteSource("p", *self._target, cluster_id=CLUSTER_ID, tls=self._tls)

@@ -14,7 +14,8 @@ import pytest
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support.appliance import Appliance
 
 BASE = compose(1_700_000_000_000)
@@ -37,12 +38,12 @@ def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
 
 
 async def one_transaction(machine: Appliance) -> None:
-    rows = peek.encode_mutations(3, [])
+    rows = encode_mutations(3, [])
     async with PumpClient(*machine.target, cluster_id=7) as client:
         await client.write(
-            peek.prewrite_binlog(START, prewrite_key=b"t\x80\x00k\n", prewrite_value=rows)
+            prewrite_binlog(START, prewrite_key=b"t\x80\x00k\n", prewrite_value=rows)
         )
-        await client.write(peek.commit_binlog(START, COMMIT))
+        await client.write(commit_binlog(START, COMMIT))
 
 
 def ask(appliance: Appliance, route: str, method: str = "GET") -> tuple[int, str]:

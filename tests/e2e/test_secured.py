@@ -28,8 +28,8 @@ from binlogd.host.tls import ClientTls
 from binlogd.node.problems import problems
 from binlogd.status import Status
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
-from binlogd.wire.peek import Mutation
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.appliance import READY_S, Appliance
 from tests.support.certificates import Authority
 
@@ -85,8 +85,8 @@ def ask(machine: Appliance, method: str, route: str, token: str = "") -> tuple[i
         return error.code, json.load(error)
 
 
-EMPTY = peek.encode_mutations(3, [])
-UNKNOWN = peek.encode_mutations(3, [Mutation(77, [b"\x08\x02"], [], [], b"\x00")])
+EMPTY = encode_mutations(3, [])
+UNKNOWN = encode_mutations(3, [Mutation(77, [b"\x08\x02"], [], [], b"\x00")])
 
 
 async def one_transaction(
@@ -95,9 +95,9 @@ async def one_transaction(
     start, commit = Tso(BASE + 2 * number), Tso(BASE + 2 * number + 1)
     async with PumpClient("localhost", machine.port, cluster_id=7, tls=tls) as client:
         await client.write(
-            peek.prewrite_binlog(start, prewrite_key=b"t\x80\x00k\n", prewrite_value=rows)
+            prewrite_binlog(start, prewrite_key=b"t\x80\x00k\n", prewrite_value=rows)
         )
-        await client.write(peek.commit_binlog(start, commit))
+        await client.write(commit_binlog(start, commit))
 
 
 def test_a_secured_node_is_written_to_asked_and_stopped(

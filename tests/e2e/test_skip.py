@@ -8,13 +8,13 @@ from pathlib import Path
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
-from binlogd.wire.peek import Mutation
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.appliance import Appliance, run
 
 BASE = compose(1_700_000_000_000)
-UNKNOWN = peek.encode_mutations(1, [Mutation(77, [b"\x08\x02"], [], [], b"\x00")])
-EMPTY = peek.encode_mutations(1, [])
+UNKNOWN = encode_mutations(1, [Mutation(77, [b"\x08\x02"], [], [], b"\x00")])
+EMPTY = encode_mutations(1, [])
 
 
 def write(appliance: Appliance, *values: tuple[int, bytes]) -> None:
@@ -22,8 +22,8 @@ def write(appliance: Appliance, *values: tuple[int, bytes]) -> None:
         client = PumpClient(*appliance.target, cluster_id=7)
         for number, value in values:
             start, commit = Tso(BASE + number), Tso(BASE + number + 1)
-            await client.write(peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=value))
-            await client.write(peek.commit_binlog(start, commit))
+            await client.write(prewrite_binlog(start, prewrite_key=b"k", prewrite_value=value))
+            await client.write(commit_binlog(start, commit))
         client.close()
 
     asyncio.run(all_of_them())

@@ -26,8 +26,9 @@ from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.upstream.store import UpstreamStore
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated.etcdserverpb import RangeRequest
+from binlogd.wire.mutation import encode_mutations
 from tests.support.appliance import Appliance, run
 from tests.support.nodes import own_registry
 from tests.support.recordings_reader import RECORDINGS, history, info
@@ -73,9 +74,9 @@ def pd_api(url: str, word: str) -> Any:
 
 async def written(appliance: Appliance, cluster_id: int, start: Tso) -> None:
     async with PumpClient(*appliance.target, cluster_id=cluster_id) as pump:
-        rows = peek.encode_mutations(1, [])
-        await pump.write(peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=rows))
-        await pump.write(peek.commit_binlog(start, Tso(start + 1)))
+        rows = encode_mutations(1, [])
+        await pump.write(prewrite_binlog(start, prewrite_key=b"k", prewrite_value=rows))
+        await pump.write(commit_binlog(start, Tso(start + 1)))
 
 
 async def test_who_has_no_pd_finds_its_pump_through_the_pump(appliance: Appliance) -> None:

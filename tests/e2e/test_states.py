@@ -20,13 +20,14 @@ from binlogd.pump.rpc.cistern import CisternService
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.upstream.registry import DRAINER, PUMP
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support.appliance import Appliance, run
 from tests.support.nodes import own_registry
 
 BASE = compose(1_700_000_000_000)
 QUICK = ClientLimits(deadline_s=60.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
-NO_ROWS = peek.encode_mutations(1, [])
+NO_ROWS = encode_mutations(1, [])
 
 
 @pytest.fixture
@@ -51,11 +52,11 @@ def write(appliance: Appliance, *payloads: bytes) -> None:
 
 
 def prewrite(number: int) -> bytes:
-    return peek.prewrite_binlog(Tso(BASE + number), prewrite_key=b"k", prewrite_value=NO_ROWS)
+    return prewrite_binlog(Tso(BASE + number), prewrite_key=b"k", prewrite_value=NO_ROWS)
 
 
 def commit(number: int, at: int) -> bytes:
-    return peek.commit_binlog(Tso(BASE + number), Tso(BASE + at))
+    return commit_binlog(Tso(BASE + number), Tso(BASE + at))
 
 
 def put(appliance: Appliance, node_id: str, action: str) -> dict[str, Any]:

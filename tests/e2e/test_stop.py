@@ -18,13 +18,14 @@ from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.errors import BinlogdError
 from binlogd.log.directory import LOCK_FILE
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support.appliance import READY_S, Appliance, run
 from tests.support.ports import free_port
 
 BASE = compose(1_700_000_000_000)
 IMPATIENT = ClientLimits(deadline_s=2.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
-NO_ROWS = peek.encode_mutations(1, [])
+NO_ROWS = encode_mutations(1, [])
 
 
 @pytest.fixture
@@ -38,8 +39,8 @@ async def one_after_another(client: PumpClient, numbers: Iterator[int]) -> None:
     """Transactions without rows, until the Pump takes no more."""
     while True:
         start, commit = Tso(BASE + next(numbers)), Tso(BASE + next(numbers))
-        await client.write(peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=NO_ROWS))
-        await client.write(peek.commit_binlog(start, commit))
+        await client.write(prewrite_binlog(start, prewrite_key=b"k", prewrite_value=NO_ROWS))
+        await client.write(commit_binlog(start, commit))
 
 
 async def hammer(appliance: Appliance, transactions: int) -> None:
@@ -79,7 +80,7 @@ def test_a_signal_ends_the_wait_for_lost_outcomes(appliance: Appliance) -> None:
 
     async def leave_open() -> None:
         async with PumpClient(*appliance.target, cluster_id=7) as client:
-            await client.write(peek.prewrite_binlog(Tso(BASE + 1), prewrite_value=NO_ROWS))
+            await client.write(prewrite_binlog(Tso(BASE + 1), prewrite_value=NO_ROWS))
 
     asyncio.run(leave_open())
     node_id = appliance.status()["node_id"]

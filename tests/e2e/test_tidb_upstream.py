@@ -16,7 +16,8 @@ import pytest
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import prewrite_binlog, rollback_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support import bank
 from tests.support.appliance import READY_S, Appliance
 from tests.support.scripted_tidb import ScriptedTidb
@@ -74,12 +75,10 @@ class Scene:
     async def prewrites(self, number: int) -> bytes:
         """A line of the ledger that a TiDB writes, which then dies; its primary key."""
         key = b"t\x80\x00\x00\x00\x00\x00\x00\x0c_r%d" % number
-        value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
+        value = encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
         start_ts = self.start_ts(number)
         self.now = max(self.now, start_ts)
-        await self.pump.write(
-            peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
-        )
+        await self.pump.write(prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value))
         return key
 
     def start_ts(self, number: int) -> Tso:
@@ -145,9 +144,7 @@ async def test_a_rollback_of_a_writer_that_lost_sight_of_its_commit_is_not_belie
     done, never = await scene.prewrites(number), await scene.prewrites(number + 1)
     scene.first.committed(done, scene.start_ts(number), bank.commit_ts_of(number))
     for which, key in enumerate((done, never)):
-        await scene.pump.write(
-            peek.rollback_binlog(scene.start_ts(number + which), prewrite_key=key)
-        )
+        await scene.pump.write(rollback_binlog(scene.start_ts(number + which), prewrite_key=key))
     await scene.applied(number + 2)
     assert scene.ledger() == {*range(1, BEFORE), number}
     assert "rollback_contradicted" in scene.node.log_file.read_text()

@@ -9,7 +9,7 @@ from typing import Any
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.e2e.test_recordings_end_to_end import RECORDINGS
 from tests.support.appliance import Appliance, into_mariadb
 from tests.support.mariadb import MariaDb
@@ -45,8 +45,8 @@ async def end_of_time(*targets: tuple[str, int]) -> int:
     for number, target in enumerate(targets):
         async with PumpClient(*target, cluster_id=own) as client:
             start = Tso(last + (1 << 18) + 2 * number)
-            await client.write(peek.prewrite_binlog(start, prewrite_key=b"k"))
-            await client.write(peek.commit_binlog(start, Tso(start + 1)))
+            await client.write(prewrite_binlog(start, prewrite_key=b"k"))
+            await client.write(commit_binlog(start, Tso(start + 1)))
     return int(last + (1 << 18))
 
 

@@ -29,6 +29,8 @@ from typing import Any
 from binlogd.client.pump_client import PumpClient, RemoteSource
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("debootstrap", "buildah", "podman", "runc")
@@ -250,11 +252,9 @@ async def write(first: Tso) -> Log:
     async with PumpClient("127.0.0.1", PORT, cluster_id=CLUSTER) as client:
         for number in range(TRANSACTIONS):
             start_ts, commit_ts = Tso(first + 2 * number), Tso(first + 2 * number + 1)
-            value = peek.encode_mutations(number + 1, [])
-            await client.write(
-                peek.prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=value)
-            )
-            await client.write(peek.commit_binlog(start_ts, commit_ts))
+            value = encode_mutations(number + 1, [])
+            await client.write(prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=value))
+            await client.write(commit_binlog(start_ts, commit_ts))
             acknowledged[start_ts, commit_ts] = value
     return acknowledged
 

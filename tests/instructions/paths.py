@@ -45,6 +45,7 @@ from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire import peek
+from binlogd.wire.mutation import mutations
 from tests.bench import bench_codec
 from tests.bench.bench_decode import first_table
 from tests.bench.bench_file_sink import txns_of
@@ -344,7 +345,7 @@ def scan() -> Iterator[Work]:
 
     def run() -> None:
         for binlog in load.binlogs:
-            peek.mutations(peek.body(binlog.payload).prewrite_value)
+            mutations(peek.body(binlog.payload).prewrite_value)
 
     yield Work(run, load.rows, "row")
 

@@ -11,7 +11,8 @@ from binlogd.embedded import EmbeddedPump, embedded_pump
 from binlogd.errors import ConfigError
 from binlogd.pump.pump import PumpOptions
 from binlogd.tso import NO_TS, Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
 
 BASE = compose(1_700_000_000_000)
 OPTIONS = PumpOptions(free_bytes_min=1)
@@ -20,8 +21,8 @@ OPTIONS = PumpOptions(free_bytes_min=1)
 def transaction(number: int) -> list[bytes]:
     start, commit = Tso(BASE + 10 * number), Tso(BASE + 10 * number + 5)
     return [
-        peek.prewrite_binlog(start, prewrite_value=b"row %d" % number),
-        peek.commit_binlog(start, commit),
+        prewrite_binlog(start, prewrite_value=b"row %d" % number),
+        commit_binlog(start, commit),
     ]
 
 
@@ -42,7 +43,7 @@ async def test_what_is_written_is_pulled_in_commit_order_and_there_after_a_resta
         await pump.write([p for number in range(100) for p in transaction(number)])
         found = await first(pump, 100)
         assert [binlog.payload for binlog in found] == [
-            peek.join(*transaction(number)) for number in range(100)
+            join(*transaction(number)) for number in range(100)
         ]
         assert pump.max_commit_ts >= found[-1].commit_ts
     async with embedded_pump(tmp_path, options=OPTIONS) as pump:

@@ -29,6 +29,7 @@ from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.support.pump_world import eventually
 from tests.support.recordings_reader import committed, info, records
 
@@ -135,18 +136,18 @@ async def test_what_was_recorded_goes_in_and_comes_out_joined_and_in_order(
         assert later == expected[middle:]
         async with port.client(5) as stranger:
             with pytest.raises(Refused, match=f"cluster ID are mismatch, 5 vs {cluster_id}"):
-                await stranger.write(peek.prewrite_binlog(Tso(1)))
+                await stranger.write(prewrite_binlog(Tso(1)))
 
 
 async def test_a_closing_pump_takes_outcomes_only(tmp_path: Path) -> None:
     async with appliance(tmp_path) as port, port.client(1) as client:
-        await client.write(peek.prewrite_binlog(Tso(10)))
+        await client.write(prewrite_binlog(Tso(10)))
         port.pump.request(Action.CLOSE)
         with pytest.raises(PumpUnavailable, match="no online: closing"):
-            await client.write(peek.prewrite_binlog(Tso(11)))
+            await client.write(prewrite_binlog(Tso(11)))
         with pytest.raises(PumpUnavailable, match="no online: closing"):
             await client.probe()
-        await client.write(peek.commit_binlog(Tso(10), Tso(12)))
+        await client.write(commit_binlog(Tso(10), Tso(12)))
         await port.pump.settle()
         assert port.pump.max_commit_ts >= 12
 
@@ -162,8 +163,8 @@ async def test_who_has_pulled_further_is_told_of_commits_that_came_too_late(
     async with appliance(tmp_path) as port, port.client(1) as client:
 
         async def committed_at(commit_ts: int) -> None:
-            await client.write(peek.prewrite_binlog(Tso(commit_ts - 1)))
-            await client.write(peek.commit_binlog(Tso(commit_ts - 1), Tso(commit_ts)))
+            await client.write(prewrite_binlog(Tso(commit_ts - 1)))
+            await client.write(commit_binlog(Tso(commit_ts - 1), Tso(commit_ts)))
 
         await committed_at(200 << 18)
 
@@ -188,11 +189,11 @@ async def test_who_has_pulled_further_is_told_of_commits_that_came_too_late(
 async def test_the_metrics_tell_what_happened(tmp_path: Path) -> None:
     async with appliance(tmp_path) as port, port.client(1) as client:
         start_ts, commit_ts = Tso(100 << 18), Tso(200 << 18)
-        await client.write(peek.prewrite_binlog(start_ts))
-        await client.write(peek.commit_binlog(start_ts, commit_ts))
+        await client.write(prewrite_binlog(start_ts))
+        await client.write(commit_binlog(start_ts, commit_ts))
         async with port.client(2) as stranger:
             with pytest.raises(Refused):
-                await stranger.write(peek.prewrite_binlog(Tso(1)))
+                await stranger.write(prewrite_binlog(Tso(1)))
         await pulled(port.source(1), 1)
         samples = dict(
             line.rsplit(" ", 1)

@@ -24,7 +24,8 @@ from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support import bank
 from tests.support.appliance import Appliance, run
 from tests.support.certificates import Authority
@@ -263,13 +264,13 @@ async def _written_alone(
     client = PdClient(pd.addresses)
     tso, cluster_id = PdTso(client), await client.cluster_id()
     start_ts, commit_ts = await tso.next(), await tso.next()
-    value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
+    value = encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
     async with PumpClient(*node.target, cluster_id=cluster_id) as pump:
         await pump.write(
-            peek.prewrite_binlog(start_ts, prewrite_key=key_of(number), prewrite_value=value)
+            prewrite_binlog(start_ts, prewrite_key=key_of(number), prewrite_value=value)
         )
         if not is_orphan:
-            await pump.write(peek.commit_binlog(start_ts, commit_ts))
+            await pump.write(commit_binlog(start_ts, commit_ts))
     await tso.close()
     await client.close()
     return start_ts, commit_ts

@@ -20,6 +20,7 @@ from binlogd.tidb.model import Column, Table, TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.wire import peek
+from binlogd.wire.mutation import mutations
 from tests.support.recordings_reader import (
     RECORDINGS,
     Canonical,
@@ -52,8 +53,8 @@ def changes(name: str, tracker: SchemaTracker) -> Iterator[Change]:
             if body.ddl_job_id in jobs:  # a SETVAL has no job
                 tracker.apply(jobs[body.ddl_job_id], body.ddl_schema_state)
             continue
-        version, mutations = peek.mutations(body.prewrite_value)
-        for mutation in mutations:
+        version, tables = mutations(body.prewrite_value)
+        for mutation in tables:
             table = tracker.table_at(mutation.table_id, version)
             if table is None:  # dropped meanwhile, or a partition that was exchanged
                 continue

@@ -19,7 +19,7 @@ from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value, encode_insert
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.contract.memory_sink import MemorySink, MemoryStore, count_changes
 from tests.sim.replica import Database, Replica
 from tests.sim.tidb import Tidb

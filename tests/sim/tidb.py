@@ -20,7 +20,7 @@ from binlogd.client.pumps_client import PumpsClient, PumpsLimits
 from binlogd.errors import PumpUnavailable, Refused, UpstreamUnavailable
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.entry import PUMP
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog, rollback_binlog
 from tests.sim.upstream import CLUSTER_ID, SimPd, SimTikv
 from tests.workload.catalogue import Catalogue
 from tests.workload.ddl import DdlSession, Script
@@ -244,7 +244,7 @@ class Tidb:
         self, client: PumpsClient, late: asyncio.TaskGroup, start_ts: Tso, draft: Draft
     ) -> None:
         key, value = draft.prewrite_key(), draft.prewrite_value()
-        prewrite = peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
+        prewrite = prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
         await self._pause()
         is_locked = self._tikv.lock(start_ts)
         try:
@@ -261,11 +261,11 @@ class Tidb:
         gives_up = self._rng.random() < self._habit.rollbacks
         if gives_up or not is_locked or self._tikv.is_rolled_back(start_ts):
             self._end(start_ts, draft)
-            outcome = peek.rollback_binlog(start_ts, prewrite_key=key)
+            outcome = rollback_binlog(start_ts, prewrite_key=key)
         else:
             commit_ts = self._pd.handed_out()
             self._commit(start_ts, commit_ts, draft)
-            outcome = peek.commit_binlog(start_ts, commit_ts, prewrite_key=key)
+            outcome = commit_binlog(start_ts, commit_ts, prewrite_key=key)
         self._say(client, late, outcome)
 
     def _say(self, client: PumpsClient, late: asyncio.TaskGroup, outcome: bytes) -> None:

@@ -16,9 +16,8 @@ from binlogd.ports import (
     RolledBack,
     TxnStatus,
 )
-from binlogd.tidb.job_index import JobIndex
+from binlogd.tidb.job_index import JobIndex, entry_of
 from binlogd.tidb.model import Job, job_from_json
-from binlogd.tidb.schema import entry_of
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.upstream.entry import PUMP
 from tests.sim.loop import EPOCH_MS, SimLoop

@@ -21,7 +21,7 @@ LIMITED = (
     "tidb.times.",
     "tidb.columns.",
     "tidb.decimals.",
-    "tidb.schema.SchemaTracker._gone",
+    "tidb.known_tables.KnownTables.gone",
     "tidb.schema.SchemaTracker._applied",
     "upstream.keyspace.versions.Keyspace._log",
     "node.samples.SampleHistory.",

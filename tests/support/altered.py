@@ -13,7 +13,8 @@ from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Column, Table, table_to_json
 from binlogd.tidb.row import Value, encode_insert, encode_update
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation, commit_binlog, encode_mutations, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support import snapshot_reader
 from tests.support.data_directory import write_log
 from tests.support.logged import Logged

@@ -15,7 +15,7 @@ from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.wire import peek
+from binlogd.wire.joining import join
 from tests.support.decoding import decoded
 from tests.workload.generator import Workload
 
@@ -28,7 +28,7 @@ def translated(workload: Workload) -> list[Txn]:
         if record.kind == BinlogType.PREWRITE:
             prewrites[record.fate.start_ts] = record.payload
         elif record.kind == BinlogType.COMMIT:
-            payload = peek.join(prewrites[record.fate.start_ts], record.payload)
+            payload = join(prewrites[record.fate.start_ts], record.payload)
             joined[record.ts] = CommittedBinlog(record.fate.start_ts, record.ts, payload)
     jobs = jobs_from_json(workload.history())
     by_id = {job.id: job for job in jobs}

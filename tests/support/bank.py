@@ -16,7 +16,8 @@ from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.tidb.model import Column, FieldType, Table, Tp, table_to_json
 from binlogd.tidb.row import Value, encode_insert, encode_update
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.workload.feed import Feeder
 from tests.workload.timeline import Fate, Record
 
@@ -86,16 +87,16 @@ def _job(
     }
 
 
-def inserted(table: Table, *rows: Sequence[Value]) -> peek.Mutation:
+def inserted(table: Table, *rows: Sequence[Value]) -> Mutation:
     """Rows of a table, in the order of its columns."""
     encoded = [
         encode_insert(table, dict(enumerate(row, 1)), handle=row[0] if table.pk_is_handle else n)  # type: ignore[arg-type]  # the first column is a number
         for n, row in enumerate(rows, 1)
     ]
-    return peek.Mutation(table.id, encoded, [], [], bytes(len(rows)))
+    return Mutation(table.id, encoded, [], [], bytes(len(rows)))
 
 
-def updated(table: Table, *pairs: tuple[Sequence[Value], Sequence[Value]]) -> peek.Mutation:
+def updated(table: Table, *pairs: tuple[Sequence[Value], Sequence[Value]]) -> Mutation:
     """Rows before and after."""
     encoded = [
         encode_update(
@@ -106,16 +107,16 @@ def updated(table: Table, *pairs: tuple[Sequence[Value], Sequence[Value]]) -> pe
         )
         for old, new in pairs
     ]
-    return peek.Mutation(table.id, [], encoded, [], b"\x01" * len(pairs))
+    return Mutation(table.id, [], encoded, [], b"\x01" * len(pairs))
 
 
-def transaction(number: int, *mutations: peek.Mutation) -> tuple[Record, Record]:
+def transaction(number: int, *mutations: Mutation) -> tuple[Record, Record]:
     """The two binlogs of the transaction of this number."""
     start_ts, commit_ts = Tso(_FIRST + number * _STEP), commit_ts_of(number)
     fate = Fate(start_ts, commit_ts)
-    value = peek.encode_mutations(5, list(mutations))
-    prewrite = peek.prewrite_binlog(start_ts, prewrite_value=value)
-    commit = peek.commit_binlog(start_ts, commit_ts)
+    value = encode_mutations(5, list(mutations))
+    prewrite = prewrite_binlog(start_ts, prewrite_value=value)
+    commit = commit_binlog(start_ts, commit_ts)
     return (
         Record(BinlogType.PREWRITE, start_ts, prewrite, fate),
         Record(BinlogType.COMMIT, commit_ts, commit, fate),

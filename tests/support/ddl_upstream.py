@@ -22,8 +22,9 @@ from binlogd.tidb.model import (
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from binlogd.wire import peek
-from binlogd.wire.peek import Mutation
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
+from binlogd.wire.mutation import Mutation
 from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.replay import apply_all, sink_for
@@ -83,15 +84,15 @@ class Upstream:
         }
         if location:
             job["reorg_meta"] = {"location": {"name": location, "offset": 0}}
-        payload = peek.join(
-            peek.prewrite_binlog(
+        payload = join(
+            prewrite_binlog(
                 start_ts=Tso(self._ts - 1),
                 prewrite_key=b"k",
                 ddl_query=query.encode(),
                 ddl_job_id=self._ts,
                 ddl_schema_state=5,
             ),
-            peek.commit_binlog(start_ts=Tso(self._ts - 1), commit_ts=Tso(self._ts)),
+            commit_binlog(start_ts=Tso(self._ts - 1), commit_ts=Tso(self._ts)),
         )
         binlog_ = CommittedBinlog(Tso(self._ts - 1), Tso(self._ts), payload)
         self.txns.append(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from binlogd.wire import peek
+from binlogd.wire.mutation import mutations
 from tests.support.recordings_reader import RECORD_HEAD, RECORDINGS, history, info, records
 
 WHOLE, FEW = RECORDINGS / "keys", RECORDINGS / "few"
@@ -56,7 +57,7 @@ def _binlogs(gone: dict[int, int]) -> Iterator[bytes]:
     left_out, tables = set[int](), set(gone.values())
     for each in records(WHOLE):
         head, body = peek.peek(each.payload), peek.body(each.payload)
-        _, changes = peek.mutations(body.prewrite_value) if body.prewrite_value else (0, [])
+        _, changes = mutations(body.prewrite_value) if body.prewrite_value else (0, [])
         if body.ddl_job_id in gone or any(change.table_id in tables for change in changes):
             left_out.add(head.start_ts)
         if head.start_ts not in left_out:

@@ -57,8 +57,8 @@ from binlogd.tools.transaction import CommitWindow, Meter
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.store import SkipEntry, UpstreamStore, kept_jobs
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated.etcdserverpb import PutRequest, RangeRequest
-from binlogd.wire.peek import commit_binlog, prewrite_binlog
 from tests.support.damage import Kind, Reader
 from tests.support.pb_reader import file_records, read_file_log
 from tests.support.pump_world import at, commit, posix_world, pulled, rollback, written

@@ -18,13 +18,8 @@ from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
-from binlogd.wire.peek import (
-    Mutation,
-    commit_binlog,
-    encode_mutations,
-    prewrite_binlog,
-    rollback_binlog,
-)
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog, rollback_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 
 
 def column(number: int, name: str, tp: int, flag: int = 0, **kind: Any) -> Column:

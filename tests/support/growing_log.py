@@ -20,7 +20,8 @@ from binlogd.log.pointer import FileId
 from binlogd.log.record import encode, footer
 from binlogd.log.segment_index import Fold
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import commit_binlog, head_and_canonical, peek
+from binlogd.wire.binlogs import commit_binlog
+from binlogd.wire.peek import head_and_canonical, peek
 from tests.support.logged import Logged
 
 TORN = encode(commit_binlog(Tso(10), Tso(15))) + encode(b"half of what comes next")[:-3]

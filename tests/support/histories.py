@@ -16,7 +16,7 @@ from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 Row = tuple[Value, ...]
 Fold = Callable[[Value], Value]

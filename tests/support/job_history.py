@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tidb.job_index import JobIndex
+from binlogd.tidb.job_index import JobIndex, entry_of
 from binlogd.tidb.model import Job
-from binlogd.tidb.schema import entry_of
 
 
 class MemoryHistory:

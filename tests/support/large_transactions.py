@@ -23,6 +23,7 @@ from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.varint import uvarint, varint
 from binlogd.tso import Tso, plus_ms
 from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog
 from tests.bench.load import DATABASE, Load
 from tests.bench.whole_path import halves
 from tests.support.large_binlogs import CLUSTER, raw_channel, send_payload
@@ -84,7 +85,7 @@ class Transaction:
 
     def commit(self) -> bytes:
         """The Commit."""
-        return peek.commit_binlog(self.start_ts, self.commit_ts, prewrite_key=b"key")
+        return commit_binlog(self.start_ts, self.commit_ts, prewrite_key=b"key")
 
     def _row(self, number: int) -> tuple[bytes, bytes]:
         """A row as TiDB writes it, and the values as they are checksummed."""

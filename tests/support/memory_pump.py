@@ -11,6 +11,7 @@ from binlogd.ports import BinlogSource
 from binlogd.pump.state import NodeState
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
+from binlogd.wire.joining import join
 
 
 class MemoryPump:
@@ -55,7 +56,7 @@ class MemoryPump:
         if head.tp == BinlogType.PREWRITE:
             self._prewrites[head.start_ts] = payload
         elif head.tp == BinlogType.COMMIT:
-            joined = peek.join(self._prewrites[head.start_ts], payload)
+            joined = join(self._prewrites[head.start_ts], payload)
             self.source.add(CommittedBinlog(Tso(head.start_ts), Tso(head.commit_ts), joined))
         return None
 

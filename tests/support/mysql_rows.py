@@ -12,7 +12,7 @@ from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, TableAt, job_from_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.replay import running
 
 ID = Column(1, "id", 0, FieldType(Tp.LONGLONG, FLAG_NOT_NULL | FLAG_PRIMARY_KEY))

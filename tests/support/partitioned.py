@@ -16,7 +16,8 @@ from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, tab
 from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation, commit_binlog, encode_mutations, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 
 KEYS = 60
 LETTERS = "abcdef"

@@ -16,7 +16,7 @@ from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.route import Routing
 from binlogd.tso import NO_TS, Tso, compose
-from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog, rollback_binlog
 
 BASE = compose(1_700_000_000_000)
 ROOMY = PumpOptions(free_bytes_min=1, fake_interval_s=3_600, ahead_max_s=1e9)

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from binlogd.errors import Unavailable
-from binlogd.log.outline import outline
 from binlogd.pump.pump import Pump
+from binlogd.wire.outline import outline
 from binlogd.wire.peek import NO_DDL
 from tests.support.pump_world import ROOMY, commit, posix_world, prewrite, rollback, written
 

@@ -14,7 +14,8 @@ from binlogd.client.pump_client import PumpClient
 from binlogd.tidb.model import Column, FieldType, Table, Tp, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 
 CLUSTER_ID = 42
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -85,10 +86,10 @@ class Shop:
         for number, (query, ts) in enumerate(zip(_DDLS, self.ddl_ts, strict=True), 1):
             start = Tso(ts - 1)
             yield (
-                peek.prewrite_binlog(
+                prewrite_binlog(
                     start, ddl_query=query.encode(), ddl_job_id=number, ddl_schema_state=5
                 ),
-                peek.commit_binlog(
+                commit_binlog(
                     start, ts, ddl_query=query.encode(), ddl_job_id=number, ddl_schema_state=5
                 ),
             )
@@ -96,32 +97,32 @@ class Shop:
     def make(self, order_id: int, customer: str) -> tuple[bytes, bytes]:
         """A new order."""
         row = self.orders[order_id] = (order_id, customer, "new", self._rng.randrange(5, 900), "")
-        return self._write(peek.Mutation(ORDERS.id, [_insert(row)], [], [], b"\x00"))
+        return self._write(Mutation(ORDERS.id, [_insert(row)], [], [], b"\x00"))
 
     def pay(self, order_id: int) -> tuple[bytes, bytes]:
         """Changes one column of an order."""
         old = self.orders[order_id]
         row = self.orders[order_id] = (*old[:2], "paid", *old[3:])
         encoded = encode_update(ORDERS, _values(old), _values(row), handle=order_id)
-        return self._write(peek.Mutation(ORDERS.id, [], [encoded], [], b"\x01"))
+        return self._write(Mutation(ORDERS.id, [], [encoded], [], b"\x01"))
 
     def cancel(self, order_id: int) -> tuple[bytes, bytes]:
         """Deletes an order."""
         old = _values(self.orders.pop(order_id))
         encoded = encode_delete(ORDERS, old, handle=order_id)
-        return self._write(peek.Mutation(ORDERS.id, [], [], [encoded], b"\x04"))
+        return self._write(Mutation(ORDERS.id, [], [], [encoded], b"\x04"))
 
     def of_no_table(self) -> tuple[bytes, bytes]:
         """A row of a table that nobody has made: the replication stops at it."""
-        return self._write(peek.Mutation(77, [b"\x08\x02"], [], [], b"\x00"))
+        return self._write(Mutation(77, [b"\x08\x02"], [], [], b"\x00"))
 
-    def _write(self, mutation: peek.Mutation) -> tuple[bytes, bytes]:
+    def _write(self, mutation: Mutation) -> tuple[bytes, bytes]:
         ts = self._tick()
         self.changes.append(ts)
         start = Tso(ts - 1)
-        value = peek.encode_mutations(2, [mutation])
-        prewrite = peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=value)
-        return prewrite, peek.commit_binlog(start, ts)
+        value = encode_mutations(2, [mutation])
+        prewrite = prewrite_binlog(start, prewrite_key=b"k", prewrite_value=value)
+        return prewrite, commit_binlog(start, ts)
 
     def _tick(self) -> Tso:
         self._at_ms += 7

@@ -17,7 +17,8 @@ from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.members import Address
 from binlogd.upstream.pd.tso import PdTso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support import bank
 from tests.support.appliance import Appliance
 from tests.support.pump_world import PATIENCE_S, eventually
@@ -98,7 +99,7 @@ class Writers:
                 self._store.rolled_back(key_of(number), start_ts)
                 continue
             commit_ts = await self._commit(number, start_ts)
-            await pumps.write(peek.commit_binlog(start_ts, commit_ts))
+            await pumps.write(commit_binlog(start_ts, commit_ts))
             self.written.append(number)
             await asyncio.sleep(rng.uniform(0.0, 0.1))
 
@@ -106,8 +107,8 @@ class Writers:
         number, start_ts = next(self._numbers), await self._told()
         key = key_of(number)
         self._store.locked(key, start_ts)
-        value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
-        prewrite = peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
+        value = encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
+        prewrite = prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
         return number, start_ts, prewrite
 
     async def _commit(self, number: int, start_ts: Tso) -> Tso:

@@ -24,13 +24,14 @@ from binlogd.pump.shard.shard import ShardOptions
 from binlogd.pump.shard.sorter import OUTCOMES_KEPT_MAX, Sorter
 from binlogd.pump.shard.window import Window
 from binlogd.tidb.kinds import Tp
+from binlogd.tidb.known_tables import Named
 from binlogd.tidb.model import Column, FieldType, Table, TableAt
 from binlogd.tidb.row import encode_insert
-from binlogd.tidb.schema import Named, SchemaTracker
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.keyspace.store import KeyspaceLimits
 from binlogd.upstream.keyspace.versions import Keyspace, KeyVersion
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.held import objects_below
 
 Use = Callable[[int], None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from binlogd.tidb import datum
 from binlogd.tidb.model import Index, Table
 from binlogd.tidb.row import encode_delete, encode_insert, encode_update
-from binlogd.wire.peek import Mutation, encode_mutations
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.workload.model import RowKey, StoredRow
 from tests.workload.store import (
     Held,

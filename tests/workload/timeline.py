@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from binlogd.binlog import BinlogType
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog, rollback_binlog
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Timeline:
         rows: int = 0,
     ) -> None:
         """A Prewrite leaves; now and then twice."""
-        payload = peek.prewrite_binlog(
+        payload = prewrite_binlog(
             fate.start_ts,
             prewrite_key=key,
             prewrite_value=value,
@@ -116,7 +116,7 @@ class Timeline:
 
     def commit(self, fate: Fate, key: bytes, *, ddl: DdlMark | None = None) -> None:
         """The Commit of a transaction whose commit_ts is known; at once, late or much later."""
-        payload = peek.commit_binlog(
+        payload = commit_binlog(
             fate.start_ts,
             fate.commit_ts,
             prewrite_key=key,
@@ -128,7 +128,7 @@ class Timeline:
 
     def rollback(self, fate: Fate, key: bytes) -> None:
         """The Rollback of a transaction that was prewritten and refused."""
-        payload = peek.rollback_binlog(fate.start_ts, prewrite_key=key)
+        payload = rollback_binlog(fate.start_ts, prewrite_key=key)
         self._outcome(Record(BinlogType.ROLLBACK, fate.start_ts, payload, fate))
 
     def leaving(self) -> Iterator[Record]:

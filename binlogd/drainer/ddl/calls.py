@@ -13,8 +13,9 @@ from binlogd.drainer.ddl.edits import quoted
 from binlogd.drainer.ddl.marks import Edit, applied
 from binlogd.drainer.filtering.route import TableRouter
 from binlogd.tidb.ddl_text import Word, words
+from binlogd.tidb.known_tables import Named
 from binlogd.tidb.model import Table
-from binlogd.tidb.schema import Named, SchemaTracker
+from binlogd.tidb.schema import SchemaTracker
 
 _BEFORE_A_NAME = (
     "TABLE",

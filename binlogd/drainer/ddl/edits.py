@@ -14,7 +14,7 @@ from itertools import pairwise
 from binlogd.drainer.ddl.comments import with_names_quoted, without_comments
 from binlogd.drainer.ddl.marks import Edit, applied, in_marks, marked, with_marked_words
 from binlogd.tidb.ddl_text import Word, words, words_and_marks
-from binlogd.tidb.schema import Named
+from binlogd.tidb.known_tables import Named
 
 
 class Dialect(StrEnum):

@@ -34,8 +34,9 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptRow, UnsupportedDdl
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.kinds import OF_POLICIES_AND_GROUPS, RECOVERIES, PartitionKind
+from binlogd.tidb.known_tables import Effect, Named
 from binlogd.tidb.model import ActionType, Database, Job, Table
-from binlogd.tidb.schema import Effect, Named, SchemaTracker
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)

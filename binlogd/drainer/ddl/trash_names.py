@@ -19,8 +19,8 @@ import msgspec
 
 from binlogd.drainer.ddl.edits import Dialect, edited, quoted
 from binlogd.tidb.ddl_text import escaped
+from binlogd.tidb.known_tables import Effect, Named, recovered_tables
 from binlogd.tidb.model import ActionType, Job, Table
-from binlogd.tidb.schema import Effect, Named, recovered_tables
 from binlogd.tso import NO_TS, Tso
 
 _NAME = re.compile(r"([0-9]{1,19})_[0-9]{1,19}")

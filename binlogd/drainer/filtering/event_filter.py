@@ -24,7 +24,7 @@ from binlogd.drainer.filtering.glob import glob
 from binlogd.errors import ConfigError
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 _ROW_EVENTS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 _THINGS = {

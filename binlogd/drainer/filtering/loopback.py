@@ -21,7 +21,7 @@ from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.tso import Tso
 from binlogd.wire.in_order import DELETE, INSERT, changes_of
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 MARK_DATABASE, MARK_TABLE = "retl", "_drainer_repl_mark"
 _NAME = sql.qualified(MARK_DATABASE, MARK_TABLE)

@@ -18,9 +18,9 @@ import msgspec
 
 from binlogd.drainer.filtering.glob import glob
 from binlogd.errors import ConfigError
+from binlogd.tidb.known_tables import Named
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.per_table import PerTable
-from binlogd.tidb.schema import Named
 
 KEPT_MAX = 20_000
 

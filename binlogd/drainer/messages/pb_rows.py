@@ -46,7 +46,7 @@ from binlogd.tidb.layout import (
 )
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import RowDecoder
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -24,7 +24,7 @@ from binlogd.tidb.row import RowDecoder
 from binlogd.tidb.varint import bytes_field, uvarint
 from binlogd.tso import Tso
 from binlogd.wire.in_order import INSERT, UPDATE, changes_of
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 _DOUBLE = struct.Struct("<d")
 _NULL = b"\x0a\x02\x08\x01"

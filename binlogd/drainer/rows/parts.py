@@ -36,7 +36,7 @@ from binlogd.tidb.kinds import INSERT, UPDATE
 from binlogd.tidb.layout import UNEXPECTED_LAYOUT
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.in_order import rows_of
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from binlogd.wire.slices import RowSlices
 
 NOWHERE = LanePosition(NO_TS)

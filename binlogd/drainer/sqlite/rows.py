@@ -25,7 +25,7 @@ from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tso import Tso
 from binlogd.wire.in_order import INSERT, UPDATE, rows_of
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 _VALUES_SHOWN_MAX = 1000
 _ROW_ID_NAMES = ("rowid", "_rowid_", "oid")

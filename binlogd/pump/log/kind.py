@@ -8,12 +8,12 @@ from typing import Any
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
-from binlogd.log.outline import whole_bytes
 from binlogd.log.pointer import FileId
 from binlogd.log.stretch import Batch
 from binlogd.log.tally import CommitRow
 from binlogd.pump.log.entry import Entry
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire.outline import whole_bytes
 from binlogd.wire.peek import peek, plain_numbers
 
 _PREWRITE, _COMMIT = BinlogType.PREWRITE.value, BinlogType.COMMIT.value

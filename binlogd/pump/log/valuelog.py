@@ -26,7 +26,6 @@ from binlogd.host.disk import disk_errors
 from binlogd.log import gone, record
 from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import Segment
-from binlogd.log.outline import outline
 from binlogd.log.pointer import (
     FIRST,
     MISSING,
@@ -47,6 +46,7 @@ from binlogd.pump.log.failure import failed
 from binlogd.pump.log.measures import Measures
 from binlogd.pump.log.spool import SPOOL_SUFFIX, Spool
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire.outline import outline
 
 log = structlog.get_logger(__name__)
 

@@ -15,9 +15,9 @@ from grpclib.exceptions import GRPCError
 from binlogd.errors import MalformedBinlog
 from binlogd.grpc.messages import PIECE_BYTES, BytesStream, gathered, piece
 from binlogd.grpc.methods import unreadable
-from binlogd.log.outline import Outline, outline
 from binlogd.pump.log.spool import Spool
 from binlogd.wire import codec
+from binlogd.wire.outline import Outline, outline
 from binlogd.wire.peek import NO_DDL
 
 _PIECE_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from binlogd.log.pointer import FileId, Spot
 from binlogd.log.record import HEADER_BYTES
 from binlogd.pump.shard.window import Kept
 from binlogd.tso import Tso
-from binlogd.wire.peek import join_of
+from binlogd.wire.joining import join_of
 
 
 class FoundCommit:

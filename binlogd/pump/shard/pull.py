@@ -30,6 +30,8 @@ from binlogd.pump.shard.shard import Shard
 from binlogd.pump.shard.window import Kept
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
+from binlogd.wire.joining import join_of
+from binlogd.wire.outline import begin, large_rows
 
 log = structlog.get_logger(__name__)
 
@@ -163,12 +165,12 @@ class ShardSource:
         prewrite = await self._shard.log.stored(place)
         size = place.length
         first, last = prewrite.cut(0, PIECE_BYTES), prewrite.cut(size - PIECE_BYTES, size)
-        of_prewrite, of_commit = peek.begin(first), peek.begin(commit)
+        of_prewrite, of_commit = begin(first), begin(commit)
         _, start_ts, commit_ts, _ = peek.peek(commit)
         if of_commit is not None and of_prewrite is not None and first[1] == BinlogType.PREWRITE:
             if of_prewrite.start_ts != start_ts:
                 raise self._elsewhere(commit_ts)
-            if peek.large_rows(first, last, size) is not None:
+            if large_rows(first, last, size) is not None:
                 return prewrite.with_head(commit[: of_commit.value_at], of_prewrite.value_at)
         await held.take(size)
         return self._whole(Tso(start_ts), Tso(commit_ts), commit, bytes(prewrite))
@@ -192,7 +194,7 @@ class ShardSource:
         return Pulled(binlogs, reached, next_bytes)
 
     def _whole(self, start_ts: Tso, commit_ts: Tso, commit: bytes, prewrite: bytes | None) -> bytes:
-        payload = peek.join_of(start_ts, commit_ts, commit, prewrite)
+        payload = join_of(start_ts, commit_ts, commit, prewrite)
         if payload is None:
             raise self._elsewhere(commit_ts)
         return payload

@@ -32,10 +32,9 @@ from binlogd.snapshot.log.rowkey import (
     placed,
     updated,
 )
-from binlogd.tidb.schema import is_reserved
+from binlogd.tidb.known_tables import is_reserved
 from binlogd.wire.in_order import DELETE, INSERT, UPDATE, rows_of
-from binlogd.wire.mutation import LARGE_BYTES
-from binlogd.wire.peek import Mutation, changes
+from binlogd.wire.mutation import LARGE_BYTES, Mutation, mutations_of
 
 BATCH_ROWS_MAX = 131_072
 BATCH_BYTES_MAX = 16 << 20
@@ -250,7 +249,7 @@ class _Events:
         """Takes the rows of a prewrite, but for those of some tables. Raises CorruptRecord too."""
         wanted = self._wanted
         try:
-            version, tables = changes(prewrite.payload, wanted.has)
+            version, tables = mutations_of(prewrite.payload, wanted.has)
         except MalformedBinlog as error:
             raise CorruptRecord(prewrite.path, prewrite.at, f"no row changes: {error}") from error
         for change in tables:

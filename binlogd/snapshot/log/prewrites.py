@@ -5,10 +5,10 @@ A head takes 25 bytes in memory, less on its way: what is told of each is its ki
 its two timestamps, and only of DDL what it did. Canonical payloads are read all at once; one that
 is of another form, or of a DDL, by itself.
 
-Invariant. Of a prewrite that is not slow, rows and their order are those of `wire.peek.changes`;
-of a slow one, which is left to them, nothing is told. Why it holds. A step is taken for all at
-once, and only over tags that TiDB writes, in the order that it writes them; lists and sequence are
-held to each other as there.
+Invariant. Of a prewrite that is not slow, rows and their order are those of
+`wire.mutation.mutations_of`; of a slow one, which is left to them, nothing is told. Why it holds. A
+step is taken for all at once, and only over tags that TiDB writes, in the order that it writes
+them; lists and sequence are held to each other as there.
 Anything else makes a prewrite slow, and so does what would take many steps for few.
 
 Source: pingcap/tipb proto/binlog/binlog.proto.

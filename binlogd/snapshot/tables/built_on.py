@@ -22,9 +22,9 @@ from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import FileEntry, TableEntry, TypeOptions
 from binlogd.tidb.kinds import Tp
+from binlogd.tidb.known_tables import Named
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.rewrite import Rewritten, Unconvertible, converter
-from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
 
 

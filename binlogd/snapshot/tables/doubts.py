@@ -24,7 +24,7 @@ from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.turns import UNKNOWN, Turn
 from binlogd.wire.in_order import DELETE, changes_of
-from binlogd.wire.peek import Mutation, changes
+from binlogd.wire.mutation import Mutation, mutations_of
 
 LOOKED_AT_MAX = 100_000
 """Transactions that were committed while a DDL of partitions was at work; no more are looked at."""
@@ -47,7 +47,7 @@ def in_doubt(
         if number == looked_at_max:
             return tuple(each.report(looked_at_max) for each in found)
         try:
-            version, tables = changes(payload, wanted.__contains__)
+            version, tables = mutations_of(payload, wanted.__contains__)
         except MalformedBinlog as error:
             raise CorruptRecord(path, at, f"no row changes: {error}") from error
         for change in tables:

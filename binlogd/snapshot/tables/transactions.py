@@ -22,7 +22,8 @@ from binlogd.snapshot.log.reader import payloads_at
 from binlogd.snapshot.spec import ExportSpec, before_the_log
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.tso import Tso, plus_ms
-from binlogd.wire.peek import changes, peek
+from binlogd.wire.mutation import mutations_of
+from binlogd.wire.peek import peek
 
 
 def moment(log: LogHeads, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
@@ -139,7 +140,7 @@ def newest_version(log: LogHeads, before_ts: int) -> int:
         (payload,) = payloads_at(log.parts[part], [at])
         try:
             if not peek(payload).ddl_job_id:  # a DDL has no rows
-                newest = max(newest, changes(payload, lambda _: False)[0])
+                newest = max(newest, mutations_of(payload, lambda _: False)[0])
         except MalformedBinlog as error:
             path = log.parts[part].path
             raise CorruptRecord(path, at, f"no row changes: {error}") from error

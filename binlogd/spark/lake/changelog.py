@@ -33,8 +33,9 @@ from binlogd.spark.lake.rows import KEY_COLUMN, is_readable_as
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.rows import DDL, DROP, MARKS, TRUNCATE
 from binlogd.tidb.kinds import ActionType
+from binlogd.tidb.known_tables import Effect, Named
 from binlogd.tidb.model import Job, Table
-from binlogd.tidb.schema import Effect, Named, SchemaTracker
+from binlogd.tidb.schema import SchemaTracker
 
 QUERY_COLUMN = "_query"
 _MARKS = pa.schema([*MARKS, (KEY_COLUMN, pa.binary()), (QUERY_COLUMN, pa.string())])

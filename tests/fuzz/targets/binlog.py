@@ -7,8 +7,10 @@ from itertools import islice
 
 from binlogd.errors import MalformedBinlog
 from binlogd.wire import peek
+from binlogd.wire.binlogs import BINLOG
 from binlogd.wire.fields import each_field
 from binlogd.wire.generated import binlog as pb
+from binlogd.wire.mutation import encode_mutations, mutations
 from binlogd.wire.text import binlog_text
 from tests.support.recordings_reader import RECORDINGS, records
 
@@ -44,11 +46,11 @@ def run(data: bytes) -> None:
     assert (message.prewrite_value, message.ddl_query) == (body.prewrite_value, body.ddl_query)
     binlog_text(canonical, chars_max=1000)
     try:
-        version, tables = peek.mutations(body.prewrite_value)
+        version, tables = mutations(body.prewrite_value)
     except MalformedBinlog:
         return
-    encoded = peek.encode_mutations(version, tables)
-    assert peek.mutations(encoded) == (version, tables)
+    encoded = encode_mutations(version, tables)
+    assert mutations(encoded) == (version, tables)
     rows = pb.PrewriteValue().parse(encoded)
     assert [bytes(each.sequence) for each in rows.mutations] == [each.sequence for each in tables]
 
@@ -57,6 +59,6 @@ def _without_groups(data: bytes) -> bytes:
     """betterproto knows none: it takes what is in them for fields of the message."""
     return b"".join(
         data[each.begin : each.end]
-        for each in each_field(data, "Binlog", peek._BINLOG)
+        for each in each_field(data, "Binlog", BINLOG)
         if each.number or data[each.begin] & 7 != _GROUP
     )

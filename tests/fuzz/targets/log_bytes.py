@@ -26,7 +26,7 @@ from binlogd.relay.frame import (
 from binlogd.tools.row_index import encode_frame as encode_rows
 from binlogd.tools.row_index import frames
 from binlogd.tso import Tso
-from binlogd.wire.peek import commit_binlog, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 
 
 def seeds() -> list[bytes]:

@@ -16,7 +16,8 @@ from binlogd.grpc import frames
 from binlogd.grpc.prefix import prefixed
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import prewrite_binlog
 from tests.support.raw_http2 import call_headers
 
 CLUSTER = 7
@@ -113,7 +114,7 @@ _WORLDS: list[_World] = []
 def seeds() -> list[bytes]:
     """Calls of both kinds, a pull, and requests."""
     encoder, settings = Encoder(), frames.frame(frames.SETTINGS, 0, 0)
-    payload = peek.prewrite_binlog(Tso(1 << 60), prewrite_key=b"k", prewrite_value=b"v")
+    payload = prewrite_binlog(Tso(1 << 60), prewrite_key=b"k", prewrite_value=b"v")
     sent = frames.PREFACE + settings
     for stream, (path, message) in enumerate(
         (

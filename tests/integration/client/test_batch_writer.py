@@ -23,6 +23,7 @@ from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import batch as wire
 from binlogd.wire import codec, peek
+from binlogd.wire.binlogs import prewrite_binlog
 from binlogd.wire.generated import binlogd as pb
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.ports import free_port
@@ -39,7 +40,7 @@ QUICK = ClientLimits(
 
 
 def prewrite(start_ts: int, size: int = 10) -> bytes:
-    return peek.prewrite_binlog(Tso(start_ts), prewrite_value=bytes(size))
+    return prewrite_binlog(Tso(start_ts), prewrite_value=bytes(size))
 
 
 @asynccontextmanager

@@ -30,7 +30,7 @@ from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.pump.state import NodeState
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog, rollback_binlog
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.ports import free_port
 from tests.support.pump_world import eventually
@@ -62,11 +62,11 @@ def client(port: int, limits: ClientLimits = QUICK, cluster_id: int = CLUSTER) -
 
 
 def prewrite(start_ts: int) -> bytes:
-    return peek.prewrite_binlog(Tso(start_ts), prewrite_key=b"k", prewrite_value=b"rows")
+    return prewrite_binlog(Tso(start_ts), prewrite_key=b"k", prewrite_value=b"rows")
 
 
 def commit(start_ts: int, commit_ts: int) -> bytes:
-    return peek.commit_binlog(Tso(start_ts), Tso(commit_ts))
+    return commit_binlog(Tso(start_ts), Tso(commit_ts))
 
 
 class Flaky(MemoryPump):
@@ -94,7 +94,7 @@ async def test_writes_share_one_connection_and_arrive_once() -> None:
         assert writer.statistics().reconnected == 0
 
 
-@pytest.mark.parametrize("payload", [prewrite(1), peek.rollback_binlog(Tso(1))])
+@pytest.mark.parametrize("payload", [prewrite(1), rollback_binlog(Tso(1))])
 async def test_what_may_pass_is_tried_again(payload: bytes) -> None:
     pump = Flaky(3)
     async with serving(pump) as (_, port), client(port) as writer:
@@ -121,7 +121,7 @@ async def test_what_never_passes_is_refused_at_once() -> None:
                 await stranger.write(prewrite(1))
         async with client(port) as writer:
             with pytest.raises(Refused, match="message larger than max"):
-                await writer.write(peek.prewrite_binlog(Tso(1), prewrite_value=bytes(1 << 24)))
+                await writer.write(prewrite_binlog(Tso(1), prewrite_value=bytes(1 << 24)))
             with pytest.raises(MalformedBinlog):
                 await writer.write(b"\x08")
             await writer.write(prewrite(2))
@@ -176,7 +176,7 @@ async def test_a_client_outlives_the_restart_of_its_server() -> None:
 def binlogs(count: int, size: int = 20) -> list[CommittedBinlog]:
     return [
         CommittedBinlog(
-            Tso(ts - 1), Tso(ts), peek.prewrite_binlog(Tso(ts - 1), prewrite_value=bytes(size))
+            Tso(ts - 1), Tso(ts), prewrite_binlog(Tso(ts - 1), prewrite_value=bytes(size))
         )
         for ts in range(2, 2 * count + 1, 2)
     ]

@@ -20,6 +20,7 @@ from binlogd.pump.state import NodeState
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.pump_world import eventually
 
@@ -93,11 +94,11 @@ def client(
 
 
 def prewrite(start_ts: int, size: int = 4) -> bytes:
-    return peek.prewrite_binlog(Tso(start_ts), prewrite_key=b"k", prewrite_value=bytes(size))
+    return prewrite_binlog(Tso(start_ts), prewrite_key=b"k", prewrite_value=bytes(size))
 
 
 def commit(start_ts: int) -> bytes:
-    return peek.commit_binlog(Tso(start_ts), Tso(start_ts + 1))
+    return commit_binlog(Tso(start_ts), Tso(start_ts + 1))
 
 
 @pytest.mark.parametrize("strategy", Strategy)

@@ -24,7 +24,7 @@ from binlogd.tso import NO_TS, Tso, compose
 from binlogd.upstream.entry import node_key
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.registry import PUMP, NodeRegistry
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.pump_world import StillClock, at, eventually
@@ -62,8 +62,8 @@ class Host:
         for commit_ts in commit_tss:
             start = Tso(commit_ts - 1)
             payloads = [
-                peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=b"v"),
-                peek.commit_binlog(start, Tso(commit_ts)),
+                prewrite_binlog(start, prewrite_key=b"k", prewrite_value=b"v"),
+                commit_binlog(start, Tso(commit_ts)),
             ]
             assert await self.pump.write(payloads) == [None, None]
 

@@ -19,7 +19,9 @@ from binlogd.errors import RowMismatch
 from binlogd.tidb.model import job_from_json, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
+from binlogd.wire.mutation import Mutation
 from tests.support import bank
 from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
@@ -78,7 +80,7 @@ async def test_every_transaction_downstream_has_a_mark(
 
 
 def translated(
-    *mutations: peek.Mutation,
+    *mutations: Mutation,
     loop: LoopControl | None,
     name: str = "_drainer_repl_mark",
     column: str = "channel_id",
@@ -88,7 +90,7 @@ def translated(
     for job in jobs_from_json(history.replace(b"channel_id", column.encode())):
         schema.apply(job, 0)
     prewrite, commit = bank.transaction(3, *mutations)
-    payload = peek.join(prewrite.payload, commit.payload)
+    payload = join(prewrite.payload, commit.payload)
     binlog = CommittedBinlog(prewrite.ts, commit.ts, payload)
     return Translator(schema, TableFilter(loop=loop), Dialect.MYSQL).translate(decoded(binlog))
 
@@ -107,7 +109,7 @@ LINE = bank.inserted(bank.LEDGER, (1, 5))
     ],
     ids=["inserted", "updated", "taken over", "among others"],
 )
-def test_a_transaction_of_the_own_channel_is_left_out_whole(mark: peek.Mutation, name: str) -> None:
+def test_a_transaction_of_the_own_channel_is_left_out_whole(mark: Mutation, name: str) -> None:
     assert isinstance(translated(LINE, mark, loop=LoopControl(OWN), name=name), Skip)
 
 
@@ -154,10 +156,10 @@ def test_a_ddl_of_the_own_channel_moves_the_schema_only(text: str, *, is_skipped
             }
         ).encode()
     )
-    prewrite = peek.prewrite_binlog(
+    prewrite = prewrite_binlog(
         Tso(499), ddl_query=b"CREATE DATABASE `fresh`", ddl_job_id=20, ddl_schema_state=5
     )
-    payload = peek.join(prewrite, peek.commit_binlog(Tso(499), Tso(500)))
+    payload = join(prewrite, commit_binlog(Tso(499), Tso(500)))
     translator = Translator(schema, TableFilter(loop=LoopControl(OWN)), Dialect.MYSQL)
     txn = translator.translate(decoded(CommittedBinlog(Tso(499), Tso(500), payload), {20: job}))
     assert isinstance(txn, Ddl)

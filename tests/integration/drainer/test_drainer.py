@@ -45,7 +45,9 @@ from binlogd.tidb.model import (
 from binlogd.tidb.row import encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import MAX_TS, NO_TS, Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.support.job_history import MemoryHistory
 
@@ -125,9 +127,9 @@ CREATE = job(2, CREATED, 3, schema_id=5, table_id=10, TableInfo=json.loads(table
 
 def ddl(made: Job, commit_ts: int, query: str) -> CommittedBinlog:
     start_ts = Tso(commit_ts - 1)
-    prewrite = peek.prewrite_binlog(start_ts, ddl_query=query.encode(), ddl_job_id=made.id)
-    commit = peek.commit_binlog(start_ts, Tso(commit_ts))
-    return CommittedBinlog(start_ts, Tso(commit_ts), peek.join(prewrite, commit))
+    prewrite = prewrite_binlog(start_ts, ddl_query=query.encode(), ddl_job_id=made.id)
+    commit = commit_binlog(start_ts, Tso(commit_ts))
+    return CommittedBinlog(start_ts, Tso(commit_ts), join(prewrite, commit))
 
 
 def rows(
@@ -136,7 +138,7 @@ def rows(
     deleted: Sequence[int] = (),
     table_id: int = 10,
 ) -> CommittedBinlog:
-    mutation = peek.Mutation(
+    mutation = Mutation(
         table_id,
         [encode_insert(TABLE, {1: n, 2: n}, handle=n) for n in inserted],
         [],
@@ -144,10 +146,10 @@ def rows(
         b"\x04" * len(deleted) + b"\x00" * len(inserted),
     )
     start_ts = Tso(commit_ts - 1)
-    value = peek.encode_mutations(2, [mutation])
-    prewrite = peek.prewrite_binlog(start_ts, prewrite_value=value)
-    commit = peek.commit_binlog(start_ts, Tso(commit_ts))
-    return CommittedBinlog(start_ts, Tso(commit_ts), peek.join(prewrite, commit))
+    value = encode_mutations(2, [mutation])
+    prewrite = prewrite_binlog(start_ts, prewrite_value=value)
+    commit = commit_binlog(start_ts, Tso(commit_ts))
+    return CommittedBinlog(start_ts, Tso(commit_ts), join(prewrite, commit))
 
 
 def beginning() -> list[CommittedBinlog]:
@@ -498,11 +500,11 @@ def ahead_of_a_drop(commit_ts: int) -> CommittedBinlog:
     """An update of row 1 by someone who knows already that `v` is dropped."""
     without = replace(TABLE, columns=TABLE.columns[:1])
     half = encode_update(without, {1: 1}, {1: 1}, handle=1)
-    value = peek.encode_mutations(9, [peek.Mutation(10, [], [half], [], b"\x01")])
+    value = encode_mutations(9, [Mutation(10, [], [half], [], b"\x01")])
     start_ts = Tso(commit_ts - 1)
-    prewrite = peek.prewrite_binlog(start_ts, prewrite_value=value)
-    commit = peek.commit_binlog(start_ts, Tso(commit_ts))
-    return CommittedBinlog(start_ts, Tso(commit_ts), peek.join(prewrite, commit))
+    prewrite = prewrite_binlog(start_ts, prewrite_value=value)
+    commit = commit_binlog(start_ts, Tso(commit_ts))
+    return CommittedBinlog(start_ts, Tso(commit_ts), join(prewrite, commit))
 
 
 def multi_schema_change(commit_ts: int) -> Job:
@@ -538,9 +540,9 @@ def with_a_coming_column(place: Place, id_of_v: int = 2) -> list[CommittedBinlog
         ]
     )
     row = encode_insert(wider, {1: 4, id_of_v: 4, 9: 5}, handle=None)
-    value = peek.encode_mutations(9, [peek.Mutation(11, [row], [], [], b"\0")])
-    prewrite = peek.prewrite_binlog(Tso(11), prewrite_value=value)
-    early = peek.join(prewrite, peek.commit_binlog(Tso(11), Tso(12)))
+    value = encode_mutations(9, [Mutation(11, [row], [], [], b"\0")])
+    prewrite = prewrite_binlog(Tso(11), prewrite_value=value)
+    early = join(prewrite, commit_binlog(Tso(11), Tso(12)))
     place.history.known |= {create.id: create, change.id: change}
     return [
         *beginning(),

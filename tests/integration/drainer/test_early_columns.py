@@ -21,7 +21,7 @@ from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.fields import uvarint
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from binlogd.wire.slices import RowSlices
 from tests.support.ddl_upstream import ID, Upstream, table, with_column
 from tests.support.decoding import decoded

@@ -26,7 +26,7 @@ from binlogd.host.disk import PosixAppendFile, PosixDisk
 from binlogd.tidb.encode import encode_insert
 from binlogd.tidb.model import Column, FieldType, Table, TableAt, Tp, job_from_json
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.sim.disk import SimDisk
 from tests.support.pb_reader import file_records, read_file_log
 

@@ -24,7 +24,7 @@ from binlogd.errors import RowNotFound
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import ActionType
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.ddl_upstream import Upstream
 from tests.support.mariadb import MariaDb
 from tests.support.replay import CLUSTER_ID, apply_all, running, server_of, sink_for

@@ -18,7 +18,7 @@ from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Table, TableAt, job_from_json
 from binlogd.tidb.row import encode_insert
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.integration.drainer.test_downstream_faults import holding
 from tests.support.mariadb import MariaDb
 from tests.support.replay import CLUSTER_ID, running, server_of, sink_for

@@ -12,7 +12,7 @@ from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.mariadb import MariaDb
 from tests.support.replay import running, sink_for
 from tests.workload import schema as tidb

@@ -21,6 +21,7 @@ from binlogd.errors import (
     leading_error,
 )
 from binlogd.host.disk import PosixDisk
+from binlogd.tidb.known_tables import Named
 from binlogd.tidb.model import (
     FLAG_NOT_NULL,
     FLAG_PRIMARY_KEY,
@@ -35,9 +36,8 @@ from binlogd.tidb.model import (
     job_from_json,
 )
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
-from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.replay import running
 
 FULL = 2

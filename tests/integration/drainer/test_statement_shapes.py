@@ -24,7 +24,7 @@ from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import FieldType, TableAt
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.mariadb import MariaDb
 from tests.support.replay import server_of
 from tests.workload import schema as tidb

@@ -8,7 +8,7 @@ from binlogd.drainer.txn import TableChange
 from binlogd.errors import StatementRejected
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import encode_delete
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_rows import NUMBER, apply, dml, failing, inserted, table, updated
 from tests.support.replay import running, sink_for

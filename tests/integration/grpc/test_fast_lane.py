@@ -27,7 +27,8 @@ from binlogd.pump.rpc.cistern import CisternService
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import prewrite_binlog
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.support.pump_world import eventually
 from tests.support.raw_http2 import WRITE, Answer, RawClient, call_headers
@@ -97,7 +98,7 @@ async def running(
 
 
 def request(start_ts: int, size: int = 40, cluster: int = CLUSTER) -> bytes:
-    payload = peek.prewrite_binlog(Tso(start_ts), prewrite_value=bytes(size))
+    payload = prewrite_binlog(Tso(start_ts), prewrite_value=bytes(size))
     return codec.encode_write_request(cluster, payload)
 
 
@@ -626,7 +627,7 @@ async def test_a_message_of_an_error_is_written_as_grpc_writes_it() -> None:
 
 async def test_answers_wait_for_the_window_of_the_connection() -> None:
     async with running() as at:
-        large = peek.prewrite_binlog(Tso(1), prewrite_value=bytes(100_000))
+        large = prewrite_binlog(Tso(1), prewrite_value=bytes(100_000))
         at.pump.source.add(CommittedBinlog(Tso(1), Tso(2), large))
         client = await at.client()
         client.holds_back = True

@@ -15,7 +15,8 @@ from binlogd.grpc.http2 import Http2Limits
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import prewrite_binlog
 from binlogd.wire.generated import binlog as pb
 from tests.bench.port_load import Wire
 from tests.support.memory_pump import Cluster, MemoryPump
@@ -26,7 +27,7 @@ PATIENT = ServerLimits(leave_timeout_s=60)
 
 
 def request(start_ts: int) -> bytes:
-    return codec.encode_write_request(7, peek.prewrite_binlog(Tso(start_ts), prewrite_value=b"v"))
+    return codec.encode_write_request(7, prewrite_binlog(Tso(start_ts), prewrite_value=b"v"))
 
 
 @asynccontextmanager
@@ -179,7 +180,7 @@ async def test_our_client_gets_its_answers_from_a_server_that_closes(fast_lane: 
     server = Server([service], limits=PATIENT, sinks=service.sinks() if fast_lane else None)
     host, port = await server.start("127.0.0.1", 0)
     async with PumpClient(host, port, cluster_id=7) as client, asyncio.TaskGroup() as group:
-        writing = group.create_task(client.write(peek.prewrite_binlog(Tso(1), prewrite_value=b"v")))
+        writing = group.create_task(client.write(prewrite_binlog(Tso(1), prewrite_value=b"v")))
         while not service.statistics().writes_in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0)
         closing = group.create_task(server.close())

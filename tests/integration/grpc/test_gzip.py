@@ -19,7 +19,8 @@ from binlogd.grpc.prefix import prefixed
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.raw_http2 import WRITE, RawClient, call_headers
 
@@ -58,7 +59,7 @@ async def running(limits: ServiceLimits | None = None) -> AsyncIterator[Running]
 
 
 def request(start_ts: int, size: int = 1000) -> bytes:
-    payload = peek.prewrite_binlog(Tso(start_ts), prewrite_value=bytes(size))
+    payload = prewrite_binlog(Tso(start_ts), prewrite_value=bytes(size))
     return codec.encode_write_request(CLUSTER, payload)
 
 
@@ -87,7 +88,7 @@ async def test_a_message_may_be_plain_although_compression_was_agreed_on() -> No
 
 async def test_a_puller_who_sends_gzip_gets_gzip_and_all_of_it() -> None:
     expected = [
-        CommittedBinlog(Tso(ts), Tso(ts + 1), peek.prewrite_binlog(Tso(ts), prewrite_value=value))
+        CommittedBinlog(Tso(ts), Tso(ts + 1), prewrite_binlog(Tso(ts), prewrite_value=value))
         for ts, value in ((1, b"a" * 10), (3, b"b" * 2_000_000), (5, b"c" * 300), (7, b""))
     ]
     async with running() as at:
@@ -146,7 +147,7 @@ async def test_another_implementation_of_grpc_reads_and_writes_the_same() -> Non
     async with running() as at:
         at.pump.source.add(
             *(
-                CommittedBinlog(Tso(ts), Tso(ts + 1), peek.commit_binlog(Tso(ts), Tso(ts + 1)))
+                CommittedBinlog(Tso(ts), Tso(ts + 1), commit_binlog(Tso(ts), Tso(ts + 1)))
                 for ts in range(1, 200, 2)
             )
         )

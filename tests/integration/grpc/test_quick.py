@@ -14,7 +14,8 @@ from binlogd.grpc.quick import QuickCalls
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import prewrite_binlog
 from tests.support.memory_pump import Cluster, MemoryPump
 
 CLUSTER = 7
@@ -47,7 +48,7 @@ async def test_each_slot_has_one_call_in_flight_until_it_has_no_more(size: int) 
         asked.append(slot)
         if asked.count(slot) > 5:
             return None
-        payload = peek.prewrite_binlog(Tso(len(asked)), prewrite_value=bytes(size))
+        payload = prewrite_binlog(Tso(len(asked)), prewrite_value=bytes(size))
         return codec.encode_write_request(CLUSTER, payload)
 
     pump = MemoryPump()
@@ -58,13 +59,13 @@ async def test_each_slot_has_one_call_in_flight_until_it_has_no_more(size: int) 
 
 
 async def test_a_refusal_and_a_lost_connection_are_told() -> None:
-    request = codec.encode_write_request(CLUSTER + 1, peek.prewrite_binlog(Tso(1)))
+    request = codec.encode_write_request(CLUSTER + 1, prewrite_binlog(Tso(1)))
     async with calls(1, lambda _: request, MemoryPump()) as client:
         with pytest.raises(ConnectionError, match="mismatch"):
             await client.over
     waiting = MemoryPump()
     waiting.gate.clear()
-    request = codec.encode_write_request(CLUSTER, peek.prewrite_binlog(Tso(1)))
+    request = codec.encode_write_request(CLUSTER, prewrite_binlog(Tso(1)))
     async with calls(1, lambda _: request, waiting) as client:
         client.close()
         with pytest.raises(ConnectionError, match="closed"):

@@ -17,7 +17,8 @@ from binlogd.pump.rpc.cistern import CisternService
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import prewrite_binlog
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 
 CONNECTIONS = 400
@@ -43,9 +44,7 @@ def conversation(seed: random.Random) -> bytes:
                 ("user-agent", "fuzz"),
             ],
         )
-        payload = peek.prewrite_binlog(
-            Tso(seed.randrange(1 << 60)), prewrite_value=seed.randbytes(40)
-        )
+        payload = prewrite_binlog(Tso(seed.randrange(1 << 60)), prewrite_value=seed.randbytes(40))
         client.send_data(stream, prefixed(codec.encode_write_request(1, payload)))
         match seed.randrange(5):
             case 0:

@@ -13,7 +13,8 @@ from binlogd.client.pump_client import PumpClient
 from binlogd.host.child import answered
 from binlogd.host.privacy import environment_of_children
 from binlogd.tso import Tso, compose
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support.appliance import Appliance, into_mariadb
 from tests.support.mariadb import MariaDb
 
@@ -29,12 +30,12 @@ SECRETS = {
 
 async def _one_transaction(machine: Appliance) -> None:
     start, commit = Tso(BASE + 2), Tso(BASE + 3)
-    rows = peek.encode_mutations(3, [])
+    rows = encode_mutations(3, [])
     async with PumpClient("127.0.0.1", machine.port, cluster_id=7) as client:
         await client.write(
-            peek.prewrite_binlog(start, prewrite_key=b"t\x80\x00k\n", prewrite_value=rows)
+            prewrite_binlog(start, prewrite_key=b"t\x80\x00k\n", prewrite_value=rows)
         )
-        await client.write(peek.commit_binlog(start, commit))
+        await client.write(commit_binlog(start, commit))
 
 
 def test_no_file_of_a_node_is_for_other_users(tmp_path: Path, mariadb: MariaDb) -> None:

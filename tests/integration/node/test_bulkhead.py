@@ -32,7 +32,8 @@ from binlogd.pump.pump import Pump
 from binlogd.relay.log import RelayWriter
 from binlogd.tidb.row import encode_insert
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.integration.drainer.test_drainer import CREATE, CREATED, DATABASE, TABLE
 from tests.integration.node.test_node import Standing, standing
@@ -173,16 +174,16 @@ async def replicating(
 
 async def ddl(pump: Pump, job_id: int, commit_ts: int, query: str) -> None:
     start_ts = Tso(commit_ts - 1)
-    made = peek.prewrite_binlog(start_ts, ddl_query=query.encode(), ddl_job_id=job_id)
-    await written(pump, made, peek.commit_binlog(start_ts, Tso(commit_ts)))
+    made = prewrite_binlog(start_ts, ddl_query=query.encode(), ddl_job_id=job_id)
+    await written(pump, made, commit_binlog(start_ts, Tso(commit_ts)))
 
 
 async def insert(pump: Pump, commit_ts: int, row: int, table_id: int = 10) -> None:
     values = encode_insert(TABLE, {1: row, 2: row}, handle=row)
-    value = peek.encode_mutations(2, [peek.Mutation(table_id, [values], [], [], b"\x00")])
+    value = encode_mutations(2, [Mutation(table_id, [values], [], [], b"\x00")])
     start_ts = Tso(commit_ts - 1)
-    made = peek.prewrite_binlog(start_ts, prewrite_value=value)
-    await written(pump, made, peek.commit_binlog(start_ts, Tso(commit_ts)))
+    made = prewrite_binlog(start_ts, prewrite_value=value)
+    await written(pump, made, commit_binlog(start_ts, Tso(commit_ts)))
 
 
 def unforeseen(node: Node) -> int:
@@ -215,8 +216,8 @@ async def test_a_port_that_raises_what_nobody_foresaw_is_stuck_and_the_pump_ackn
             await eventually(is_stuck)
             first = unforeseen(alone.node)
             await eventually(lambda: unforeseen(alone.node) > first or method in AFTERWARDS)
-            assert await outcome(alone.pump, peek.prewrite_binlog(Tso(20))) is None
-            await written(alone.pump, peek.commit_binlog(Tso(20), Tso(21)))
+            assert await outcome(alone.pump, prewrite_binlog(Tso(20))) is None
+            await written(alone.pump, commit_binlog(Tso(20), Tso(21)))
             assert "Replication is stuck" in told
             assert COUNTED in alone.node.metrics()
             broken.is_on = False

@@ -13,7 +13,7 @@ from binlogd.pump.rpc.cistern import CisternService
 from binlogd.pump.rpc.service import LateCommitFeed, PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import prewrite_binlog
 from tests.support.memory_pump import MemoryPump, nothing_to_do
 from tests.support.pump_world import PATIENCE_S
 
@@ -30,7 +30,7 @@ class Rich:
         while True:  # until nobody pulls
             ts = Tso(after + self.given + 1)
             self.given += 1
-            payload = peek.prewrite_binlog(ts, prewrite_value=bytes(BATCH_BYTES))
+            payload = prewrite_binlog(ts, prewrite_value=bytes(BATCH_BYTES))
             yield Pulled([CommittedBinlog(ts, Tso(ts + 1), payload)], Tso(ts + 1))
 
 

@@ -21,7 +21,8 @@ from binlogd.pump.checking.check import check
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
 from binlogd.tso import MAX_TS, Tso
-from binlogd.wire.peek import join, peek
+from binlogd.wire.joining import join
+from binlogd.wire.peek import peek
 from tests.support.artefacts import ARTEFACTS
 from tests.support.pump_world import at, commit, numbers, posix_world, prewrite, pulled, written
 

@@ -24,7 +24,7 @@ from binlogd.settings.setup import Setup
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import UpstreamStore
-from binlogd.wire.peek import fake
+from binlogd.wire.binlogs import fake
 from tests.support.pump_world import (
     ROOMY,
     World,

@@ -23,6 +23,7 @@ from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
+from binlogd.wire.joining import join
 from tests.support.pump_world import (
     ROOMY,
     World,
@@ -246,7 +247,7 @@ async def test_what_has_to_be_held_waits_for_room_and_gives_it_back(tmp_path: Pa
                 await eventually(lambda: pump._reading.waiting == 1)
                 pump._reading.give(1 << 40)
             (found,) = following.result()
-            assert found.payload == peek.join(strange, commit(5, 6))
+            assert found.payload == join(strange, commit(5, 6))
             assert pump._reading.size == len(strange)
             assert numbers(await _first_with_binlogs(batches, at(6))) == [(7, 8)]
             assert pump._reading.size == 0

@@ -17,7 +17,6 @@ from grpclib.exceptions import GRPCError
 from binlogd.errors import DiskFull, NotOnline, Unavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.log.directory import pump_directory
-from binlogd.log.outline import outline
 from binlogd.ports import Space
 from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.pump import Pump, PumpOptions
@@ -27,6 +26,8 @@ from binlogd.pump.state import Action
 from binlogd.serving.server import Server
 from binlogd.telemetry.traces import Traces
 from binlogd.wire import codec, peek
+from binlogd.wire.joining import join
+from binlogd.wire.outline import outline
 from tests.support.large_binlogs import CLUSTER, raw_channel
 from tests.support.memory_pump import Cluster
 from tests.support.pump_world import (
@@ -104,7 +105,7 @@ async def test_it_is_acknowledged_pulled_and_there_after_a_restart(world: World)
         assert numbers(found)[-5:] == [(10, 11), (20, 21), (30, 31), (40, 45), (50, 51)]
         for each in found[-4:-1]:
             start = each.start_ts - at(0)
-            whole = peek.join(large[start], commit(start, each.commit_ts - at(0)))
+            whole = join(large[start], commit(start, each.commit_ts - at(0)))
             assert bytes(each.payload) == whole
 
     async with port(world) as there:
@@ -246,7 +247,7 @@ async def test_bytes_that_are_not_as_tidb_writes_them_are_made_so(
         await there.write(strange)
         await there.write(commit(10, 11))
         found = await pulled(there.pump, upto=at(11))
-        assert bytes(found[-1].payload) == peek.join(canonical, commit(10, 11))
+        assert bytes(found[-1].payload) == join(canonical, commit(10, 11))
         assert there.spools() == []
 
 

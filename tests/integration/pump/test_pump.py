@@ -27,7 +27,9 @@ from binlogd.ports import Committed, RolledBack
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.state import Action, NodeState
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import body, commit_binlog, fake, join, peek
+from binlogd.wire.binlogs import commit_binlog, fake
+from binlogd.wire.joining import join
+from binlogd.wire.peek import body, peek
 from tests.support.pump_world import (
     BASE,
     ROOMY,

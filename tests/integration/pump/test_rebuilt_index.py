@@ -27,7 +27,7 @@ from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import MAX_TS, NO_TS, Tso
-from binlogd.wire.peek import fake
+from binlogd.wire.binlogs import fake
 from tests.sim.disk import SimDisk
 from tests.support.pump_world import at, commit, prewrite, rollback
 

@@ -19,7 +19,8 @@ from binlogd.log.index_file import FILES, Segment
 from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.tso import Tso
-from binlogd.wire.peek import peek, prewrite_binlog
+from binlogd.wire.binlogs import prewrite_binlog
+from binlogd.wire.peek import peek
 from tests.support.appending import appended
 from tests.support.artefacts import ARTEFACTS
 from tests.support.pump_world import ROOMY, at, commit, posix_world, prewrite, pulled, written

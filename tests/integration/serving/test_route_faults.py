@@ -9,7 +9,7 @@ from aiohttp import web
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import prewrite_binlog
 from tests.integration.serving.test_service import CLUSTER, MAY_ACT, Running, running
 
 
@@ -47,7 +47,7 @@ async def test_a_route_that_fails_is_answered_and_noted_and_the_pump_acknowledge
         setattr(at.operations, method, Faulty(ValueError("nobody thought of this")))
         status, said = await answer(at, path)
         async with PumpClient(at.host, at.port, cluster_id=CLUSTER) as client:
-            await client.write(peek.prewrite_binlog(Tso(1), prewrite_key=b"k"))
+            await client.write(prewrite_binlog(Tso(1), prewrite_key=b"k"))
     assert (status, said["code"]) == (500, 3)
     assert "not foreseen" in str(said["message"])
     assert at.operations.failed == [route]

@@ -34,8 +34,10 @@ from binlogd.status import Status as NodeStands
 from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import Tso
 from binlogd.upstream.store import SkipEntry
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated import binlog as pb
+from binlogd.wire.joining import join
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.support.pump_world import eventually
 from tests.support.raw_http2 import RawClient, call_headers
@@ -150,11 +152,11 @@ def pull_request(after: int = 0, cluster_id: int = CLUSTER) -> pb.PullBinlogReq:
 
 
 def prewrite(start_ts: int) -> bytes:
-    return peek.prewrite_binlog(Tso(start_ts), prewrite_key=b"k", prewrite_value=b"rows")
+    return prewrite_binlog(Tso(start_ts), prewrite_key=b"k", prewrite_value=b"rows")
 
 
 def commit(start_ts: int, commit_ts: int) -> bytes:
-    return peek.commit_binlog(Tso(start_ts), Tso(commit_ts))
+    return commit_binlog(Tso(start_ts), Tso(commit_ts))
 
 
 async def refused(stub: pb.PumpStub, message: pb.WriteBinlogReq) -> GRPCError:
@@ -316,10 +318,10 @@ async def test_more_calls_than_grpclib_allows_by_itself_are_in_flight_at_once() 
 
 def binlogs(first: int, count: int, size: int = 10) -> list[CommittedBinlog]:
     return [
-        CommittedBinlog(Tso(ts), Tso(ts + 1), peek.commit_binlog(Tso(ts), Tso(ts + 1)) + b"")
+        CommittedBinlog(Tso(ts), Tso(ts + 1), commit_binlog(Tso(ts), Tso(ts + 1)) + b"")
         if size == 10
         else CommittedBinlog(
-            Tso(ts), Tso(ts + 1), peek.prewrite_binlog(Tso(ts), prewrite_value=b"x" * size)
+            Tso(ts), Tso(ts + 1), prewrite_binlog(Tso(ts), prewrite_value=b"x" * size)
         )
         for ts in range(first, first + 2 * count, 2)
     ]
@@ -331,7 +333,7 @@ async def test_a_puller_gets_commits_with_their_rows_and_then_what_is_written_la
         await writer.write_binlog(request(commit(1, 2)))
         stream = reader.pull_binlogs(pull_request())
         entity = (await anext(stream)).entity
-        assert entity.payload == peek.join(prewrite(1), commit(1, 2))
+        assert entity.payload == join(prewrite(1), commit(1, 2))
         assert (entity.meta.start_ts, entity.meta.commit_ts) == (1, 2)
         assert (entity.checksum, entity.pos.offset) == (b"", 0)
         await writer.write_binlog(request(prewrite(3)))
@@ -693,7 +695,7 @@ async def test_the_pull_to_which_nothing_was_sent_for_the_longest_time_goes_firs
         await stuck.send()
         await eventually(lambda: at.service.statistics().pullers == 2)
         rows = bytes(100_000)  # more than the window of one who holds it back
-        await stub.write_binlog(request(peek.prewrite_binlog(Tso(1), prewrite_value=rows)))
+        await stub.write_binlog(request(prewrite_binlog(Tso(1), prewrite_value=rows)))
         await stub.write_binlog(request(commit(1, 2)))
         async with asyncio.timeout(60):
             while len(reads.answers[1].data) < len(rows):

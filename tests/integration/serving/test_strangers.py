@@ -16,7 +16,8 @@ from binlogd.grpc import frames
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import prewrite_binlog
 from tests.support.appliance import Appliance
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.raw_http2 import RawClient, call_headers
@@ -93,8 +94,8 @@ async def test_headers_of_many_connections_have_a_limit_together(
             strangers.append(writer)
             writer.write(sent)
             if number % 10 == 9:  # who writes binlogs goes on meanwhile
-                await client.write(peek.prewrite_binlog(Tso(BASE + number), prewrite_value=b""))
-        await client.write(peek.prewrite_binlog(Tso(BASE + 100), prewrite_value=b""))
+                await client.write(prewrite_binlog(Tso(BASE + number), prewrite_value=b""))
+        await client.write(prewrite_binlog(Tso(BASE + 100), prewrite_value=b""))
         assert resident(appliance.pid) - before < HELD_MAX
         for writer in strangers:
             writer.transport.abort()
@@ -109,7 +110,7 @@ async def test_more_calls_at_once_are_for_those_who_have_written(*, fast_lane: b
         assert client.h2.remote_settings.max_concurrent_streams == 256
         assert client.h2.remote_settings.max_header_list_size == 8192
         message = codec.encode_write_request(
-            CLUSTER, peek.prewrite_binlog(Tso(BASE), prewrite_value=b"")
+            CLUSTER, prewrite_binlog(Tso(BASE), prewrite_value=b"")
         )
         stream = client.call(message)
         await client.send()

@@ -28,12 +28,12 @@ from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.history import SchemaHistory, job_source
 from binlogd.upstream.store import UpstreamStore
-from binlogd.wire import peek
+from binlogd.wire.binlogs import prewrite_binlog
 from tests.support.certificates import Authority
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.support.pump_world import eventually
 
-PAYLOAD = peek.prewrite_binlog(Tso(1), prewrite_value=b"rows")
+PAYLOAD = prewrite_binlog(Tso(1), prewrite_value=b"rows")
 
 
 def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

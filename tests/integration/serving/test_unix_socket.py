@@ -18,7 +18,7 @@ from binlogd.host.socket_file import SocketFile
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import prewrite_binlog
 from binlogd.wire.generated import binlog as pb
 from tests.support.memory_pump import Cluster, MemoryPump
 
@@ -44,7 +44,7 @@ async def test_grpc_and_http_are_served_there_and_the_file_goes_with_the_server(
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert [each.name for each in path.parent.iterdir()] == ["pump.sock"]
         async with Channel(path=str(path)) as channel:
-            payload = peek.prewrite_binlog(Tso(1), prewrite_value=b"rows")
+            payload = prewrite_binlog(Tso(1), prewrite_value=b"rows")
             answer = await pb.PumpStub(channel).write_binlog(
                 pb.WriteBinlogReq(cluster_id=7, payload=payload)
             )

@@ -15,7 +15,7 @@ from binlogd.snapshot.process.jobdir import STAGING_PREFIX, job_directory, pinne
 from binlogd.snapshot.publishing.publish import AlreadyThere, publish, read_manifest
 from binlogd.snapshot.spec import Manifest, PinnedSegment
 from binlogd.tso import Tso
-from binlogd.wire.peek import commit_binlog, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.support.data_directory import write_log
 
 

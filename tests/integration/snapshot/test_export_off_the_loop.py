@@ -20,7 +20,7 @@ from binlogd.snapshot.process.launcher import Borrow, JobProcess
 from binlogd.snapshot.publishing.publish import snapshots
 from binlogd.snapshot.spec import ExportSpec, FileEntry, Report, SessionSpec
 from binlogd.tso import Tso
-from binlogd.wire.peek import commit_binlog, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.support.data_directory import write_log
 from tests.support.pump_world import eventually
 from tests.support.snapshots import snapshot

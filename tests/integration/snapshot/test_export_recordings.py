@@ -14,18 +14,14 @@ from binlogd.snapshot.export import ExportOptions, export
 from binlogd.snapshot.log.packets import Spread
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tidb.datum import read_datum
+from binlogd.tidb.known_tables import is_reserved
 from binlogd.tidb.model import Table, TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, Value
-from binlogd.tidb.schema import SchemaTracker, is_reserved
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import (
-    body,
-    commit_binlog,
-    encode_mutations,
-    mutations,
-    prewrite_binlog,
-    rollback_binlog,
-)
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog, rollback_binlog
+from binlogd.wire.mutation import encode_mutations, mutations
+from binlogd.wire.peek import body
 from tests.support import recordings_reader, snapshot_reader
 from tests.support.data_directory import write_log
 from tests.support.model_check import check_against_model

@@ -26,7 +26,8 @@ from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tidb.turns import UNKNOWN
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import body, changes, peek
+from binlogd.wire.mutation import mutations_of
+from binlogd.wire.peek import body, peek
 from tests.support import recordings_reader
 from tests.support.data_directory import write_log
 from tests.support.partitioned import Partitioned, moments
@@ -125,7 +126,7 @@ def test_a_row_behind_a_truncate_is_there_if_it_saw_it_also_for_who_begins_in_be
         if told.ddl_job_id:
             ddl.append(DdlBinlog(binlog.commit_ts, told.ddl_job_id, told.ddl_schema_state, ""))
         elif binlog.commit_ts in (470611256078237725, 470611256117559317):
-            version, tables = changes(binlog.payload)
+            version, tables = mutations_of(binlog.payload)
             (rows,) = (each for each in tables if each.table_id == 104)
             late[len(late)] = version, binlog.commit_ts, rows.inserted[0]
     done_ts = Tso(470611256078237724)

@@ -23,14 +23,8 @@ from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tidb.row import encode_insert
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import (
-    Mutation,
-    commit_binlog,
-    encode_mutations,
-    fake,
-    prewrite_binlog,
-    rollback_binlog,
-)
+from binlogd.wire.binlogs import commit_binlog, fake, prewrite_binlog, rollback_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.data_directory import write_log
 
 KEY = FieldType(Tp.LONGLONG, FLAG_PRIMARY_KEY | FLAG_NOT_NULL)

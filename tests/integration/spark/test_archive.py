@@ -15,13 +15,8 @@ from binlogd.archive.view import local_view
 from binlogd.errors import ConfigError, Corrupt, Refused, Unavailable
 from binlogd.log.segment_index import Fold
 from binlogd.tso import Tso
-from binlogd.wire.peek import (
-    commit_binlog,
-    encode_mutations,
-    fake,
-    prewrite_binlog,
-    rollback_binlog,
-)
+from binlogd.wire.binlogs import commit_binlog, fake, prewrite_binlog, rollback_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support.data_directory import write_log
 from tests.support.logged import Logged, read
 from tests.workload.generator import Options

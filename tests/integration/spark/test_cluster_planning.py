@@ -36,7 +36,7 @@ from binlogd.spark.cluster_export import complete
 from binlogd.spark.export_places import DirectoryPlace, Sending, StorePlace, remove_unnamed
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import commit_binlog
+from binlogd.wire.binlogs import commit_binlog
 from tests.integration.snapshot.test_transactions import WANTED, prewrite
 from tests.support import snapshots
 from tests.support.data_directory import write_log

@@ -45,7 +45,8 @@ from binlogd.log.gone import gone_ts
 from binlogd.snapshot.publishing.publish import LATEST
 from binlogd.spark.source import BinlogdSource, StreamReader
 from binlogd.tso import MAX_TS, NO_TS, Tso, plus_ms
-from binlogd.wire.peek import commit_binlog, encode_mutations, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import encode_mutations
 from tests.support.data_directory import write_log
 from tests.support.logged import Logged, read
 from tests.support.s3 import S3, s3_server

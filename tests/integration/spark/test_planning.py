@@ -34,8 +34,8 @@ from binlogd.log.segment_index import LogPosition, SegmentIndex, SyncPoint
 from binlogd.spark.history import ids_elsewhere
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.mutation import Mutation
-from binlogd.wire.peek import commit_binlog, encode_mutations, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.data_directory import write_log
 from tests.support.logged import Logged, read
 from tests.support.synthetic_archives import BEGIN_TS, STEP, Shape, make, whole_catalog

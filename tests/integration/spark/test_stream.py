@@ -35,6 +35,7 @@ from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, 
 from binlogd.spark.request import request
 from binlogd.spark.source import StreamReader, check_limit
 from binlogd.wire import peek
+from binlogd.wire.mutation import mutations_of
 from tests.support.appliance import into_mariadb
 from tests.support.faults import RecordProperty, counted
 from tests.support.logged import Logged, expected, read
@@ -215,7 +216,7 @@ def check_counted(said: str, log: pa.Table, batches: int) -> None:
     assert found[f"{name}behind_seconds"] == found[f"{name}behind_transactions"] == 0
     assert found[f"{name}transactions"] >= log.num_rows  # what was sent twice counts so
     rows = [each for each in log["payload"].to_pylist() if peek.ddl(each) is None]
-    sequences = [of.sequence for each in rows for of in peek.changes(each)[1]]
+    sequences = [of.sequence for each in rows for of in mutations_of(each)[1]]
     for kind, byte in zip(("insert", "update", "delete"), KINDS.values(), strict=True):
         assert found[f"{name}changes{kind}"] == sum(each.count(byte) for each in sequences) > 0
     assert found[f"{name}bytes_read"] > 0

@@ -21,7 +21,8 @@ from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.history import SchemaHistory, job_source
 from binlogd.upstream.store import UpstreamStore
-from binlogd.wire.peek import peek, prewrite_binlog
+from binlogd.wire.binlogs import prewrite_binlog
+from binlogd.wire.peek import peek
 from tests.support.pump_world import at, commit, eventually, posix_world, written
 from tests.support.recordings_reader import RECORDINGS, committed, history, records
 

@@ -33,7 +33,7 @@ from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.records import records
 from binlogd.tools.transaction import CommitWindow, Meter
 from binlogd.tso import MAX_TS, NO_TS, Tso
-from binlogd.wire.peek import commit_binlog, prewrite_binlog
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.support.pb_reader import file_records, read_file_log
 
 TRANSACTIONS = 4

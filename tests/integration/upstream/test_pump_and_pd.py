@@ -17,7 +17,7 @@ from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import PdLimits
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.txn_status import LocalTxnStatus
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from tests.support.pd_cluster import PdCluster, pd_cluster
 from tests.support.pump_world import eventually, written
 
@@ -38,9 +38,9 @@ class Receiving:
 
     async def transaction(self) -> Tso:
         start_ts = self.now()
-        await written(self.pump, peek.prewrite_binlog(start_ts, prewrite_key=b"k"))
+        await written(self.pump, prewrite_binlog(start_ts, prewrite_key=b"k"))
         commit_ts = self.now()
-        await written(self.pump, peek.commit_binlog(start_ts, commit_ts))
+        await written(self.pump, commit_binlog(start_ts, commit_ts))
         return commit_ts
 
 

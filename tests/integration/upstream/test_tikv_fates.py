@@ -22,9 +22,9 @@ from binlogd.tso import Tso
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
 from binlogd.wire import codec
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog, rollback_binlog
 from binlogd.wire.generated import errorpb
 from binlogd.wire.generated.kvrpcpb import MvccGetByKeyRequest
-from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
 from tests.support.pump_world import ROOMY, StillClock, eventually, pulled, written
 from tests.support.tikv import FakeTikv, asking, record_key, tikv
 from tests.support.tikv_recordings import asked

@@ -13,8 +13,8 @@ from binlogd.drainer.ddl.marks import with_long_text
 from binlogd.drainer.ddl.trash_names import Replay, Trash
 from binlogd.errors import UnsupportedDdl
 from binlogd.tidb.ddl_text import words
+from binlogd.tidb.known_tables import Effect, Named
 from binlogd.tidb.model import ActionType, Table
-from binlogd.tidb.schema import Effect, Named
 from tests.support.sql_lexers import SERVERS, Server, code
 from tests.unit.drainer.test_ddl import job, said
 

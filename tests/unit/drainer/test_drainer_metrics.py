@@ -16,7 +16,7 @@ from binlogd.status import BusyTable
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tso import Tso, compose
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.deployment import expressions, selectors
 
 

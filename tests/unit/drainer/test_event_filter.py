@@ -6,7 +6,7 @@ import pytest
 
 from binlogd.drainer.filtering.event_filter import EventFilter, EventRule, event_of
 from binlogd.errors import ConfigError
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 ROWS = Mutation(7, [b"i1", b"i2"], [b"u"], [b"d"], bytes([0, 4, 1, 0]))
 

@@ -13,7 +13,8 @@ from binlogd.drainer.late_commits import ASKED_MAX, KnownLateCommits
 from binlogd.errors import BinlogdError, LateCommit, MissedCommit, OutOfOrder, PumpUnavailable
 from binlogd.ports import BinlogSource
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
 from tests.sim.loop import SimLoop
 from tests.support.memory_pump import MemorySource
 
@@ -40,8 +41,8 @@ def source(name: str, *commit_tss: int, rows: bytes = b"", start_ts: int = 0) ->
     made = MemorySource(name)
     for ts in sorted({*commit_tss, 30}):
         start = Tso(start_ts or ts - 1)
-        prewrite = peek.prewrite_binlog(start, prewrite_value=rows)
-        payload = peek.join(prewrite, peek.commit_binlog(start, Tso(ts)))
+        prewrite = prewrite_binlog(start, prewrite_value=rows)
+        payload = join(prewrite, commit_binlog(start, Tso(ts)))
         made.add(CommittedBinlog(start, Tso(ts), payload))
     return made
 

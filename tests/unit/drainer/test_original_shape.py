@@ -26,7 +26,7 @@ from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt
 from binlogd.tidb.row import encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 
 ID = Column(1, "id", 0, FieldType(Tp.LONGLONG, FLAG_NOT_NULL | FLAG_PRIMARY_KEY))
 CODE = Column(2, "code", 1, FieldType(Tp.VARCHAR, charset="utf8mb4", collate="utf8mb4_bin"))

@@ -26,7 +26,7 @@ from binlogd.tidb.model import Column, FieldType, SchemaState, Table, TableAt, T
 from binlogd.tidb.row import Value
 from binlogd.tso import Tso
 from binlogd.wire.generated import pb_binlog
-from binlogd.wire.peek import Mutation
+from binlogd.wire.mutation import Mutation
 from tests.support.pb_reader import PbColumn, decode
 from tests.support.row_strategies import Sample, samples
 

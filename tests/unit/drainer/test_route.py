@@ -12,6 +12,7 @@ from binlogd.drainer.ddl.trash_names import Replay
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.errors import ConfigError
+from binlogd.tidb.known_tables import Named
 from binlogd.tidb.model import (
     ActionType,
     Column,
@@ -24,7 +25,7 @@ from binlogd.tidb.model import (
     Tp,
     job_from_json,
 )
-from binlogd.tidb.schema import Named, SchemaTracker
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
 RULES = (

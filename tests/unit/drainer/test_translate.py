@@ -27,8 +27,9 @@ from binlogd.tidb.model import (
 )
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from binlogd.wire import peek
-from binlogd.wire.peek import Mutation
+from binlogd.wire.binlogs import commit_binlog, fake, prewrite_binlog
+from binlogd.wire.joining import join
+from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.support.decoding import decoded
 
 TS = Tso(500)
@@ -68,19 +69,19 @@ def change(table_id: int, rows: int = 1) -> Mutation:
 
 
 def dml(*mutations: Mutation) -> CommittedBinlog:
-    return dml_of(peek.encode_mutations(4, list(mutations)))
+    return dml_of(encode_mutations(4, list(mutations)))
 
 
 def dml_of(prewrite_value: bytes) -> CommittedBinlog:
-    prewrite = peek.prewrite_binlog(Tso(499), prewrite_value=prewrite_value)
-    return CommittedBinlog(Tso(499), TS, peek.join(prewrite, peek.commit_binlog(Tso(499), TS)))
+    prewrite = prewrite_binlog(Tso(499), prewrite_value=prewrite_value)
+    return CommittedBinlog(Tso(499), TS, join(prewrite, commit_binlog(Tso(499), TS)))
 
 
 def ddl(query: str, job_id: int = 5, state: int = 5) -> CommittedBinlog:
-    prewrite = peek.prewrite_binlog(
+    prewrite = prewrite_binlog(
         Tso(499), ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=state
     )
-    return CommittedBinlog(Tso(499), TS, peek.join(prewrite, peek.commit_binlog(Tso(499), TS)))
+    return CommittedBinlog(Tso(499), TS, join(prewrite, commit_binlog(Tso(499), TS)))
 
 
 def test_each_change_stands_beside_its_table() -> None:
@@ -131,7 +132,7 @@ def test_where_no_ddl_is_asked_for_the_schema_moves_all_the_same() -> None:
     txn = rows_only.translate(decoded(ddl("TRUNCATE TABLE `t`"), {5: truncated}))
     assert isinstance(txn, Ddl)
     assert (txn.is_skipped, txn.reason, txn.statements) == (True, "syncer.sync-ddl = false", ())
-    rows = rows_only.translate(decoded(dml_of(peek.encode_mutations(5, [change(10), change(12)]))))
+    rows = rows_only.translate(decoded(dml_of(encode_mutations(5, [change(10), change(12)]))))
     assert isinstance(rows, Dml)
     assert [each.table.info.id for each in rows.changes] == [12]
 
@@ -147,7 +148,7 @@ def test_rows_that_went_back_without_a_binlog_stop_whoever_asks_for_no_ddl_too()
 @pytest.mark.parametrize(
     "binlog",
     [
-        CommittedBinlog(TS, TS, peek.fake(TS)),
+        CommittedBinlog(TS, TS, fake(TS)),
         dml(),
         dml_of(b""),
         dml(change(9)),
@@ -191,7 +192,7 @@ def test_a_ddl_is_named_by_what_it_changed() -> None:
 def test_rows_of_one_schema_version_are_read_by_what_the_table_is_at_their_turn() -> None:
     """Some may run ahead of the DDL that makes this version, others come behind it."""
     moving, column = translator(), Column(1, "id", 0, FieldType(Tp.LONG))
-    rows = dml_of(peek.encode_mutations(5, [change(10)]))
+    rows = dml_of(encode_mutations(5, [change(10)]))
     added = job(ActionType.ADD_COLUMN, 5, 10, table=Table(10, "t", (column,)))
     found = []
     for binlog in (rows, ddl("ALTER TABLE `t` ADD `id` INT"), rows):

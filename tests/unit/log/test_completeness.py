@@ -19,7 +19,7 @@ from binlogd.snapshot.log.reader import Slice
 from binlogd.snapshot.spec import ExportSpec
 from binlogd.snapshot.tables.transactions import moment
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import commit_binlog, fake, prewrite_binlog, rollback_binlog
+from binlogd.wire.binlogs import commit_binlog, fake, prewrite_binlog, rollback_binlog
 
 LATEST = ExportSpec(
     segments=(),

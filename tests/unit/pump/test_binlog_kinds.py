@@ -14,8 +14,8 @@ from binlogd.pump.admission import Admission
 from binlogd.pump.log.kind import entry_of
 from binlogd.pump.state import NodeState
 from binlogd.tso import Tso, compose
+from binlogd.wire.binlogs import commit_binlog, fake, prewrite_binlog, rollback_binlog
 from binlogd.wire.fields import uvarint
-from binlogd.wire.peek import commit_binlog, fake, prewrite_binlog, rollback_binlog
 
 ADMISSION = Admission(
     state=NodeState.ONLINE, free_bytes=2, free_bytes_min=1, record_bytes_max=1 << 20

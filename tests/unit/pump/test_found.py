@@ -15,7 +15,9 @@ from binlogd.pump.shard.found import (
     senseless,
 )
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire import binlogs
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
 
 
 def test_a_commit_is_told_with_its_prewrite_and_without() -> None:
@@ -63,11 +65,11 @@ def test_each_is_joined_with_its_prewrite_and_a_fake_gives_way() -> None:
     assert (reading.commits, reading.orphans) == ([first, large, fake], [orphan])
     assert reading.places == [first.place, large.place, fake.place, first.prewrite]
     assert [reading.commits[number] for number in reading.large] == [large]
-    commits = [peek.commit_binlog(Tso(3), Tso(4)), peek.commit_binlog(Tso(5), Tso(6))]
-    prewrite = peek.prewrite_binlog(Tso(3), prewrite_value=b"rows")
-    assert reading.joined([*commits, peek.fake(Tso(8)), prewrite]) == [
-        CommittedBinlog(Tso(3), Tso(4), peek.join(prewrite, commits[0])),
+    commits = [commit_binlog(Tso(3), Tso(4)), commit_binlog(Tso(5), Tso(6))]
+    prewrite = prewrite_binlog(Tso(3), prewrite_value=b"rows")
+    assert reading.joined([*commits, binlogs.fake(Tso(8)), prewrite]) == [
+        CommittedBinlog(Tso(3), Tso(4), join(prewrite, commits[0])),
         CommittedBinlog(Tso(5), Tso(6), commits[1]),
-        CommittedBinlog(Tso(8), Tso(8), peek.fake(Tso(8))),
+        CommittedBinlog(Tso(8), Tso(8), binlogs.fake(Tso(8))),
     ]
-    assert reading.joined([*reversed(commits), peek.fake(Tso(8)), prewrite]) == 4
+    assert reading.joined([*reversed(commits), binlogs.fake(Tso(8)), prewrite]) == 4

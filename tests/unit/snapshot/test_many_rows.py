@@ -42,8 +42,8 @@ from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.varint import read_uvarint, uvarint, varint
 from binlogd.tso import Tso
-from binlogd.wire.mutation import Mutation
-from binlogd.wire.peek import changes, encode_mutations, prewrite_binlog
+from binlogd.wire.binlogs import prewrite_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations, mutations_of
 
 KEY = FLAG_PRIMARY_KEY | FLAG_NOT_NULL
 
@@ -302,7 +302,7 @@ def prewrites(draw: st.DrawFn) -> list[bytes]:
 
 def by_itself(payload: bytes) -> tuple[int, list[Mutation]] | None:
     try:
-        return changes(payload, lambda table_id: table_id != 2)
+        return mutations_of(payload, lambda table_id: table_id != 2)
     except MalformedBinlog:
         return None
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from binlogd.errors import Corrupt
+from binlogd.tidb.known_tables import Effect, Named, is_reserved
 from binlogd.tidb.model import (
     ActionType,
     Column,
@@ -22,7 +23,7 @@ from binlogd.tidb.model import (
     job_from_json,
     table_to_json,
 )
-from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
 INT = FieldType(Tp.LONG)

@@ -20,7 +20,9 @@ from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, T
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.tso import Tso, compose
-from binlogd.wire import codec, fields, peek
+from binlogd.wire import codec, fields
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog, rollback_binlog
+from binlogd.wire.mutation import Mutation, encode_mutations
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vectors.json"
 VECTORS: dict[str, dict[str, Any]] = {each["id"]: each for each in json.loads(GOLDEN.read_text())}
@@ -393,7 +395,7 @@ START, COMMIT = Tso(419430400000000001), Tso(419430400026214402)
 ROW_KEY = record_key(56, datum.comparable_int(7))
 JOB_KEY = meta(b"DDLJobList", b"l") + datum.comparable_int(0)
 CREATE = b"create table test.t1(id int primary key)"
-MUTATION = peek.Mutation(
+MUTATION = Mutation(
     table_id=56,
     inserted=[raw("row-ins-pk")],
     updated=[raw("row-upd-pk")],
@@ -419,8 +421,8 @@ PUMPS = b"/tidb-binlog/v1/pumps/"
 
 
 def messages() -> dict[str, bytes]:
-    value = peek.encode_mutations(30, [MUTATION])
-    rollback = peek.rollback_binlog(START, prewrite_key=ROW_KEY)
+    value = encode_mutations(30, [MUTATION])
+    rollback = rollback_binlog(START, prewrite_key=ROW_KEY)
     return {
         "pb-mutation": message(
             (1, 56),
@@ -432,16 +434,16 @@ def messages() -> dict[str, bytes]:
             (7, 4),
         ),
         "pb-prewritevalue": value,
-        "pb-prewrite": peek.prewrite_binlog(START, prewrite_key=ROW_KEY, prewrite_value=value),
-        "pb-commit": peek.commit_binlog(START, COMMIT, prewrite_key=ROW_KEY),
+        "pb-prewrite": prewrite_binlog(START, prewrite_key=ROW_KEY, prewrite_value=value),
+        "pb-commit": commit_binlog(START, COMMIT, prewrite_key=ROW_KEY),
         "pb-rollback": rollback,
-        "pb-ddl-pre": peek.prewrite_binlog(
+        "pb-ddl-pre": prewrite_binlog(
             START, prewrite_key=JOB_KEY, ddl_query=CREATE, ddl_job_id=57, ddl_schema_state=5
         ),
-        "pb-ddl-commit": peek.commit_binlog(
+        "pb-ddl-commit": commit_binlog(
             START, COMMIT, prewrite_key=JOB_KEY, ddl_query=CREATE, ddl_job_id=57, ddl_schema_state=5
         ),
-        "pb-ddl-dropcol": peek.commit_binlog(
+        "pb-ddl-dropcol": commit_binlog(
             START,
             COMMIT,
             prewrite_key=JOB_KEY,

@@ -14,9 +14,20 @@ from hypothesis import strategies as st
 
 from binlogd.errors import MalformedBinlog
 from binlogd.tso import Tso
-from binlogd.wire import peek
+from binlogd.wire import outline, peek
+from binlogd.wire.binlogs import (
+    commit_binlog,
+    encode,
+    fake,
+    fields_of,
+    prewrite_binlog,
+    rollback_binlog,
+)
 from binlogd.wire.fields import uvarint
 from binlogd.wire.generated import binlog as pb
+from binlogd.wire.joining import join, join_of
+from binlogd.wire.mutation import Mutation, encode_mutations, mutations, mutations_of
+from binlogd.wire.outline import large_rows
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 TS = 412518831548007863
@@ -36,15 +47,15 @@ def as_stored(payload: bytes) -> bytes:
     ("built", "expected"),
     [
         (as_stored(b""), "08001000180038004000"),
-        (peek.prewrite_binlog(Tso(1)), "08001001180038004000"),
-        (peek.commit_binlog(Tso(1), Tso(2)), "08011001180238004000"),
-        (peek.rollback_binlog(Tso(1)), "08021001180038004000"),
-        (peek.fake(Tso(TS)), "080210b78bd08c91f6e3dc0518b78bd08c91f6e3dc0538004000"),
-        (peek.commit_binlog(Tso(5), Tso(-1)), "0801100518ffffffffffffffffff0138004000"),
+        (prewrite_binlog(Tso(1)), "08001001180038004000"),
+        (commit_binlog(Tso(1), Tso(2)), "08011001180238004000"),
+        (rollback_binlog(Tso(1)), "08021001180038004000"),
+        (fake(Tso(TS)), "080210b78bd08c91f6e3dc0518b78bd08c91f6e3dc0538004000"),
+        (commit_binlog(Tso(5), Tso(-1)), "0801100518ffffffffffffffffff0138004000"),
         (
-            peek.join(
-                peek.prewrite_binlog(Tso(1), prewrite_value=b"v"),
-                peek.commit_binlog(Tso(1), Tso(2)),
+            join(
+                prewrite_binlog(Tso(1), prewrite_value=b"v"),
+                commit_binlog(Tso(1), Tso(2)),
             ),
             "0801100118022a017638004000",
         ),
@@ -56,8 +67,7 @@ def test_bytes_equal_those_of_the_go_encoder(built: bytes, expected: str) -> Non
 
 
 @given(
-    st.binary(max_size=40)
-    | blobs.map(lambda blob: peek.prewrite_binlog(Tso(TS), prewrite_value=blob))
+    st.binary(max_size=40) | blobs.map(lambda blob: prewrite_binlog(Tso(TS), prewrite_value=blob))
 )
 def test_head_and_canonical_form_come_in_one_look(payload: bytes) -> None:
     try:
@@ -123,26 +133,26 @@ def test_malformed_payloads_are_refused_in_the_words_of_the_go_decoder(
 def test_a_length_beyond_every_memory_is_malformed_to_whoever_looks(
     field: int, length: int
 ) -> None:
-    begin = peek.commit_binlog(Tso(TS), Tso(TS + 1))[:-4] + uvarint(field << 3 | 2)
+    begin = commit_binlog(Tso(TS), Tso(TS + 1))[:-4] + uvarint(field << 3 | 2)
     for rest in (b"", b"\x38\x00\x40\x00", b"\x2a\x01a\x32\x01b\x38\x00\x40\x00"):
         payload = begin + uvarint(length) + rest
         for read in (
             *(peek.peek, as_stored, peek.head_and_canonical, peek.body, peek.prewrite_key),
-            *(peek.changes, lambda each: peek.join(each, each)),
+            *(mutations_of, lambda each: join(each, each)),
         ):
             with pytest.raises(MalformedBinlog):
                 read(payload)
         assert peek.plain_numbers(payload) is None
-        assert peek.large_rows(payload, payload, len(payload)) is None
-        assert field != 4 or peek.begin(payload) is None
+        assert large_rows(payload, payload, len(payload)) is None
+        assert field != 4 or outline.begin(payload) is None
 
 
 @given(int64s, int64s, optional_blobs, st.binary(max_size=300))
 def test_numbers_of_a_canonical_payload_are_read_at_once_and_of_no_other_one(
     start_ts: int, commit_ts: int, key: bytes | None, value: bytes
 ) -> None:
-    prewrite = peek.prewrite_binlog(Tso(start_ts), prewrite_key=key, prewrite_value=value)
-    commit = peek.commit_binlog(Tso(start_ts), Tso(commit_ts), prewrite_key=key)
+    prewrite = prewrite_binlog(Tso(start_ts), prewrite_key=key, prewrite_value=value)
+    commit = commit_binlog(Tso(start_ts), Tso(commit_ts), prewrite_key=key)
     assert peek.plain_numbers(prewrite) == (None if start_ts < 0 else (0, start_ts, 0))
     is_plain = min(start_ts, commit_ts) >= 0
     assert peek.plain_numbers(commit) == ((1, start_ts, commit_ts) if is_plain else None)
@@ -164,7 +174,7 @@ def test_betterproto_reads_what_the_builders_write(
     job_id: int,
     state: int,
 ) -> None:
-    prewrite = peek.prewrite_binlog(
+    prewrite = prewrite_binlog(
         Tso(start_ts),
         prewrite_key=key,
         prewrite_value=value,
@@ -179,7 +189,7 @@ def test_betterproto_reads_what_the_builders_write(
     assert peek.body(prewrite) == (value or b"", query or b"", job_id, state)
     assert as_stored(bytes(message)) == prewrite or b"" in (key, value, query)
 
-    joined = peek.join(prewrite, peek.commit_binlog(Tso(start_ts), Tso(commit_ts)))
+    joined = join(prewrite, commit_binlog(Tso(start_ts), Tso(commit_ts)))
     whole = pb.Binlog().parse(joined)
     assert as_stored(joined) is joined
     assert (whole.tp, whole.start_ts, whole.commit_ts) == (1, start_ts, commit_ts)
@@ -229,11 +239,11 @@ def test_garbage_is_read_or_refused_and_nothing_else(payload: bytes) -> None:
 
 @given(st.binary(max_size=40), st.integers(0, 200), st.integers(0, 255))
 def test_a_damaged_binlog_is_read_alike_by_both_paths(value: bytes, at: int, byte: int) -> None:
-    whole = bytearray(peek.prewrite_binlog(Tso(TS), prewrite_key=b"key", prewrite_value=value))
+    whole = bytearray(prewrite_binlog(Tso(TS), prewrite_key=b"key", prewrite_value=value))
     whole[at % len(whole)] = byte
     payload = bytes(whole)
     try:
-        expected = peek._scan(payload, payload)
+        expected = fields_of(payload, payload)
     except MalformedBinlog:
         with pytest.raises(MalformedBinlog):
             peek.peek(payload)
@@ -244,29 +254,27 @@ def test_a_damaged_binlog_is_read_alike_by_both_paths(value: bytes, at: int, byt
         expected.commit_ts,
         expected.ddl_job_id,
     )
-    assert as_stored(payload) == peek._encode(expected)
+    assert as_stored(payload) == encode(expected)
 
 
 rows = st.lists(st.binary(max_size=200), max_size=6)
 
 
 @st.composite
-def table_mutations(draw: st.DrawFn) -> peek.Mutation:
+def table_mutations(draw: st.DrawFn) -> Mutation:
     inserted, updated, deleted = draw(rows), draw(rows), draw(rows)
     kinds = [0] * len(inserted) + [1] * len(updated) + [4] * len(deleted)
     sequence = bytes(draw(st.permutations(kinds)))
-    return peek.Mutation(draw(int64s), inserted, updated, deleted, sequence)
+    return Mutation(draw(int64s), inserted, updated, deleted, sequence)
 
 
 @given(int64s, st.lists(table_mutations(), max_size=4))
-def test_row_changes_read_as_betterproto_reads_them(
-    version: int, tables: list[peek.Mutation]
-) -> None:
-    encoded = peek.encode_mutations(version, tables)
+def test_row_changes_read_as_betterproto_reads_them(version: int, tables: list[Mutation]) -> None:
+    encoded = encode_mutations(version, tables)
     message = pb.PrewriteValue().parse(encoded)
     assert message.schema_version == version
     assert [
-        peek.Mutation(
+        Mutation(
             table.table_id,
             table.inserted_rows,
             table.updated_rows,
@@ -275,33 +283,31 @@ def test_row_changes_read_as_betterproto_reads_them(
         )
         for table in message.mutations
     ] == tables
-    assert peek.mutations(encoded) == (version, tables)
+    assert mutations(encoded) == (version, tables)
     # betterproto packs the sequence; a reader takes both forms
-    assert peek.mutations(bytes(message)) == (version, tables)
+    assert mutations(bytes(message)) == (version, tables)
 
 
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (peek.Mutation(1, [b"r"], [], [], b""), "0 entries of kind 0, the list has 1 rows"),
-        (peek.Mutation(1, [], [], [b"r"], b"\x04\x04"), "2 entries of kind 4"),
-        (peek.Mutation(1, [], [], [], b"\x02"), "kinds other than 0, 1 and 4"),
+        (Mutation(1, [b"r"], [], [], b""), "0 entries of kind 0, the list has 1 rows"),
+        (Mutation(1, [], [], [b"r"], b"\x04\x04"), "2 entries of kind 4"),
+        (Mutation(1, [], [], [], b"\x02"), "kinds other than 0, 1 and 4"),
     ],
 )
-def test_a_sequence_that_contradicts_its_rows_is_malformed(
-    table: peek.Mutation, words: str
-) -> None:
+def test_a_sequence_that_contradicts_its_rows_is_malformed(table: Mutation, words: str) -> None:
     with pytest.raises(MalformedBinlog, match=words):
-        peek.mutations(peek.encode_mutations(1, [table]))
+        mutations(encode_mutations(1, [table]))
 
 
 @given(st.binary(max_size=60))
 def test_garbage_row_changes_are_read_or_refused(data: bytes) -> None:
     try:
-        version, tables = peek.mutations(data)
+        version, tables = mutations(data)
     except MalformedBinlog:
         return
-    assert peek.mutations(peek.encode_mutations(version, tables)) == (version, tables)
+    assert mutations(encode_mutations(version, tables)) == (version, tables)
 
 
 def _payloads(recording: str) -> Iterator[bytes]:
@@ -322,8 +328,8 @@ def test_every_recorded_payload_reads_as_betterproto_reads_it(recording: str) ->
             message.ddl_job_id,
         )
         if message.prewrite_value:
-            version, tables = peek.mutations(message.prewrite_value)
-            assert peek.encode_mutations(version, tables) == message.prewrite_value
+            version, tables = mutations(message.prewrite_value)
+            assert encode_mutations(version, tables) == message.prewrite_value
 
 
 _TIMESTAMPS = st.integers(1 << 56, (1 << 62) - 1) | st.integers(1, 1 << 62)
@@ -339,21 +345,21 @@ _TIMESTAMPS = st.integers(1 << 56, (1 << 62) - 1) | st.integers(1, 1 << 62)
 def test_only_the_records_of_a_transaction_are_joined_as_it(
     start_ts: int, commit_ts: int, other: int, *, is_odd: bool, blob: bytes
 ) -> None:
-    prewrite = peek.prewrite_binlog(Tso(start_ts), prewrite_value=blob)
-    commit = peek.commit_binlog(Tso(start_ts), Tso(commit_ts))
+    prewrite = prewrite_binlog(Tso(start_ts), prewrite_value=blob)
+    commit = commit_binlog(Tso(start_ts), Tso(commit_ts))
     if is_odd:  # of a client that writes a field twice
         prewrite += b"\x38\x00"
-    whole = peek.join(prewrite, commit)
-    assert peek.join_of(start_ts, commit_ts, commit, prewrite) == whole
-    assert peek.join_of(start_ts, commit_ts, commit, None) == commit
-    assert peek.join_of(start_ts, commit_ts, commit, commit) is None
+    whole = join(prewrite, commit)
+    assert join_of(start_ts, commit_ts, commit, prewrite) == whole
+    assert join_of(start_ts, commit_ts, commit, None) == commit
+    assert join_of(start_ts, commit_ts, commit, commit) is None
     if other not in (start_ts, commit_ts):
-        strange = peek.prewrite_binlog(Tso(other), prewrite_value=blob)
-        assert peek.join_of(start_ts, commit_ts, commit, strange) is None
-        assert peek.join_of(start_ts, other, commit, prewrite) is None
-        assert peek.join_of(start_ts, other, commit, None) is None
-        strange = peek.commit_binlog(Tso(other), Tso(commit_ts))
-        assert peek.join_of(start_ts, commit_ts, strange, prewrite) is None
+        strange = prewrite_binlog(Tso(other), prewrite_value=blob)
+        assert join_of(start_ts, commit_ts, commit, strange) is None
+        assert join_of(start_ts, other, commit, prewrite) is None
+        assert join_of(start_ts, other, commit, None) is None
+        strange = commit_binlog(Tso(other), Tso(commit_ts))
+        assert join_of(start_ts, commit_ts, strange, prewrite) is None
 
 
 @pytest.mark.parametrize(
@@ -365,12 +371,12 @@ def test_only_the_records_of_a_transaction_are_joined_as_it(
     ],
 )
 def test_setval_is_no_ddl(query: str, *, answer: bool) -> None:
-    payload = peek.prewrite_binlog(Tso(1), ddl_query=query.encode(), ddl_job_id=5)
+    payload = prewrite_binlog(Tso(1), ddl_query=query.encode(), ddl_job_id=5)
     told = peek.ddl(payload)
     assert told is not None
     assert (told.query, told.is_setval) == (query, answer)
 
 
 def test_rows_are_no_ddl() -> None:
-    assert peek.ddl(peek.prewrite_binlog(Tso(1), prewrite_value=b"\x08\x01")) is None
-    assert peek.ddl(peek.prewrite_binlog(Tso(1)) + b"\x48\x01") is None  # with an unknown field
+    assert peek.ddl(prewrite_binlog(Tso(1), prewrite_value=b"\x08\x01")) is None
+    assert peek.ddl(prewrite_binlog(Tso(1)) + b"\x48\x01") is None  # with an unknown field

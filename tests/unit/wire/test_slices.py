@@ -11,8 +11,15 @@ from binlogd.binlog import Payload
 from binlogd.errors import MalformedBinlog
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from binlogd.wire.binlogs import prewrite_binlog
 from binlogd.wire.fields import uvarint
-from binlogd.wire.mutation import LARGE_BYTES, Mutation, large_table_mutation
+from binlogd.wire.mutation import (
+    LARGE_BYTES,
+    Mutation,
+    encode_mutations,
+    large_table_mutation,
+    mutations_of,
+)
 from binlogd.wire.slices import WINDOW_BYTES, RowSlices
 from tests.support.stored import OfBytes
 
@@ -32,7 +39,7 @@ def table() -> Mutation:
 
 
 def payload_of(*tables: Mutation) -> bytes:
-    return peek.prewrite_binlog(Tso(5), prewrite_value=peek.encode_mutations(9, list(tables)))
+    return prewrite_binlog(Tso(5), prewrite_value=encode_mutations(9, list(tables)))
 
 
 @pytest.mark.parametrize("form", [bytes, OfBytes])
@@ -40,7 +47,7 @@ def test_rows_of_a_large_table_are_cut_out_when_asked_for(
     table: Mutation, form: Callable[[bytes], Payload]
 ) -> None:
     small = Mutation(7, [b"one"], [], [], bytes([0]))
-    version, (first, large, last) = peek.changes(form(payload_of(small, table, small)))
+    version, (first, large, last) = mutations_of(form(payload_of(small, table, small)))
     assert (version, first, last) == (9, small, small)
     assert (large.table_id, large.sequence) == (300, table.sequence)
     for found, expected in zip(
@@ -80,7 +87,7 @@ def test_rows_that_lie_in_another_order_are_found() -> None:
 
 def test_of_a_large_payload_no_more_is_read_than_where_its_rows_are(table: Mutation) -> None:
     stored = OfBytes(payload_of(table))
-    peek.changes(stored)
+    mutations_of(stored)
     assert stored.read < 2 * len(stored)
     assert peek.ddl(stored) is None
 
@@ -89,22 +96,22 @@ def test_tables_that_are_not_wanted_are_left_out(table: Mutation) -> None:
     small = Mutation(7, [b"one"], [], [], bytes([0]))
     for form in (bytes, OfBytes):
         payload = form(payload_of(small, table))
-        assert peek.changes(payload, {7}.__contains__) == (9, [small])
+        assert mutations_of(payload, {7}.__contains__) == (9, [small])
 
 
 def test_a_kind_that_nobody_knows_is_refused(table: Mutation) -> None:
     wrong = payload_of(table)[:-5] + b"\x03" + peek.NO_DDL
     with pytest.raises(MalformedBinlog, match="sequence"):
-        peek.changes(OfBytes(wrong))
+        mutations_of(OfBytes(wrong))
 
 
 def test_a_large_table_whose_sequence_is_wrong_is_refused(table: Mutation) -> None:
     wrong = Mutation(300, table.inserted, table.updated, table.deleted, table.sequence[:-1])
     with pytest.raises(MalformedBinlog, match="sequence"):
-        peek.changes(payload_of(wrong))
+        mutations_of(payload_of(wrong))
 
 
 def test_a_table_that_ends_too_early_is_refused_with_the_words_of_go(table: Mutation) -> None:
-    value = peek.encode_mutations(9, [table])
+    value = encode_mutations(9, [table])
     with pytest.raises(MalformedBinlog, match="unexpected EOF"):
-        peek.changes(peek.prewrite_binlog(Tso(5), prewrite_value=value[:-100]))
+        mutations_of(prewrite_binlog(Tso(5), prewrite_value=value[:-100]))

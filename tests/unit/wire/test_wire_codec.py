@@ -12,7 +12,8 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import MalformedBinlog
 from binlogd.grpc.prefix import MessageCutter
 from binlogd.tso import Tso
-from binlogd.wire import codec, peek
+from binlogd.wire import codec
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated import binlog as pb
 from binlogd.wire.requests import own_payloads
 
@@ -28,7 +29,7 @@ _TIMESTAMPS = st.integers(1 << 56, (1 << 62) - 1) | st.integers(1, 1 << 62)
     ("built", "expected"),
     [
         (
-            codec.encode_write_request(CLUSTER, peek.prewrite_binlog(Tso(1))),
+            codec.encode_write_request(CLUSTER, prewrite_binlog(Tso(1))),
             "08919ad2a8deb1b0a05e120a08001001180038004000",
         ),
         (codec.encode_write_request(CLUSTER, b""), "08919ad2a8deb1b0a05e"),
@@ -124,7 +125,7 @@ def test_what_is_said_of_a_payload_is_what_its_binlog_says(
 ) -> None:
     """Its timestamps are taken out of it where they are those."""
     for of, at in ((start_ts, commit_ts), (other, commit_ts), (start_ts, other)):
-        payload = peek.commit_binlog(Tso(of), Tso(at), ddl_query=rows)
+        payload = commit_binlog(Tso(of), Tso(at), ddl_query=rows)
         binlog = CommittedBinlog(Tso(start_ts), Tso(commit_ts), payload)
         encoded = b"".join(codec.pull_answer_parts(binlog))
         meta = pb.PullBinlogResp().parse(encoded).entity.meta

@@ -11,7 +11,8 @@ from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.row import RowDecoder
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from binlogd.wire.peek import body, mutations
+from binlogd.wire.mutation import mutations
+from binlogd.wire.peek import body
 from tests.bench.load import Load, inserts, mixed, updates
 
 

@@ -11,7 +11,8 @@ from binlogd.binlog import BinlogType
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.wire.peek import body, mutations
+from binlogd.wire.mutation import mutations
+from binlogd.wire.peek import body
 from tests.workload.generator import Options, Workload
 from tests.workload.replica import Replica, differences
 from tests.workload.timeline import Record
