@@ -18,7 +18,7 @@ from binlogd.pump.checking.adopt import Adopted
 from binlogd.pump.checking.adopt import adopt as adopt_directories
 from binlogd.pump.checking.check import OnProgress
 from binlogd.pump.log.valuelog import LogLimits
-from binlogd.pump.shard.shard import ShardOptions
+from binlogd.pump.shard.options import ShardOptions
 from binlogd.settings.setup import Setup
 
 

@@ -17,7 +17,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.pump.checking.check import CheckReport, OnProgress, ShardReport
 from binlogd.pump.checking.repair import Checked, Repaired, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
-from binlogd.pump.shard.shard import ShardOptions
+from binlogd.pump.shard.options import ShardOptions
 from binlogd.settings.setup import Setup
 
 _SHOWN_MAX = 40

@@ -23,7 +23,7 @@ from pathlib import Path
 import google_crc32c
 import structlog
 
-from binlogd.errors import ConfigError, LogFailed, Unavailable
+from binlogd.errors import ConfigError, DiskFull, LogFailed, Unavailable
 from binlogd.host.threads import Threads
 from binlogd.ports import AppendFile, Disk, DiskLock, Space
 
@@ -552,6 +552,16 @@ def check_writable(key: str, directory: Path) -> None:
 def is_no_space(error: OSError) -> bool:
     """Whether bytes were refused for want of room: of the disk, or of the user's share."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+async def failed(disk: Disk, path: Path, error: OSError) -> DiskFull | LogFailed:
+    """The error to raise for one of the disk at a file."""
+    if is_no_space(error):
+        try:
+            return DiskFull((await disk.space(path.parent)).free_bytes, 0)
+        except OSError as again:
+            error = again
+    return LogFailed(path, error)
 
 
 @contextlib.contextmanager

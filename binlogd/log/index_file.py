@@ -1,7 +1,7 @@
 """What a shard's index says of itself: its marks, and the segments that it remembers.
 
-The database is the Pump's (`pump/shard/index.py`); whoever reads a data directory may look into it.
-docs/FORMAT.md, index.
+The database is the Pump's (`pump/shard/index_database.py`); whoever reads a data directory may look
+into it. docs/FORMAT.md, index.
 """
 
 from __future__ import annotations

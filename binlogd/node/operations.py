@@ -30,7 +30,7 @@ from binlogd.node.samples import Counts
 from binlogd.node.tracing import Tracing
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
-from binlogd.pump.shard.shard import ShardStatistics
+from binlogd.pump.shard.statistics import ShardStatistics
 from binlogd.pump.state import Action, NodeState
 from binlogd.serving.answers import DONE_CODE, LookUp, Question, Reply
 from binlogd.serving.finder import Finder

@@ -19,7 +19,7 @@ from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump
 from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.score import score
-from binlogd.pump.shard.shard import ShardStatistics
+from binlogd.pump.shard.statistics import ShardStatistics
 from binlogd.pump.state import NodeState
 from binlogd.status import (
     ChaserCounts,

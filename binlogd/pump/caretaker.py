@@ -26,6 +26,7 @@ from binlogd.pump.bases import Bases
 from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.log.gc import GcPlan, Hold
 from binlogd.pump.reserve import Reserve
+from binlogd.pump.shard.deletion import collect
 from binlogd.pump.shard.shard import Shard
 from binlogd.tso import Tso, compose, physical_ms
 
@@ -145,7 +146,7 @@ class Caretaker:
         age_ts = compose(max(0, now_ms - int(self._keep_s * 1000)))
         plans = []
         for number, shard in enumerate(self._shards):
-            planned = await shard.collect(age_ts, self._all_holds())
+            planned = await collect(shard, age_ts, self._all_holds())
             self._held_by[number] = planned.held_by
             self._deleted += len(planned.fids)
             plans.append(planned)

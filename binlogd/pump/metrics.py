@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from binlogd.pump.pump import PumpStatistics
 from binlogd.pump.rpc.service import ServiceStatistics
-from binlogd.pump.shard.shard import ShardStatistics
+from binlogd.pump.shard.statistics import ShardStatistics
 from binlogd.pump.state import NodeState
 from binlogd.telemetry.exposition import Exposition
 from binlogd.telemetry.histogram import together

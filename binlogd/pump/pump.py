@@ -25,7 +25,7 @@ from binlogd.host.clock import is_set_within
 from binlogd.host.disk import disk_errors
 from binlogd.log.directory import LOCK_FILE, pump_directory, shard_name
 from binlogd.log.index_file import Segment
-from binlogd.log.pointer import Spot, ValuePointer
+from binlogd.log.pointer import ValuePointer
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
 from binlogd.pump.admission import END_OF_TIME, Admission, Admitted
 from binlogd.pump.bases import Bases
@@ -37,10 +37,12 @@ from binlogd.pump.log.entry import ITEM_BYTES, Item
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.route import Router, Routing, Share
-from binlogd.pump.shard.filing import FilingOptions
-from binlogd.pump.shard.pull import PullOptions, ShardSource
+from binlogd.pump.shard.options import FilingOptions, PullOptions, ShardOptions
+from binlogd.pump.shard.pull import ShardSource
 from binlogd.pump.shard.rounds import Rounds
-from binlogd.pump.shard.shard import Shard, ShardOptions, ShardStatistics
+from binlogd.pump.shard.shard import Shard
+from binlogd.pump.shard.statistics import ShardStatistics, statistics_of
+from binlogd.pump.signal import end
 from binlogd.pump.slow import SlowWrites
 from binlogd.pump.spools import Spools
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
@@ -330,21 +332,20 @@ class Pump:
 
         Raises RecordTooLarge above `bytes_max`, Corrupt or Unavailable.
         """
-        prewrite = None
         for shard in self._shards:
-            await shard.filer.caught_up_to(shard.filer.logged_count)
+            await shard.filer.caught_up()
             commits = await shard.index.commits_after(Tso(ts - 1), upto=ts, limit=2)
-            if commits:
-                real = [commit for commit in commits if commit.start_ts != ts] or commits
-                return await _read_one(shard, real[0].place, bytes_max)
-            prewrite = prewrite or (await shard.index.prewrites([ts])).get(ts)
-            if prewrite is not None:
-                return await _read_one(shard, prewrite, bytes_max)
+            real = [commit for commit in commits if commit.start_ts != ts] or commits
+            place = real[0].place if real else (await shard.index.prewrites([ts])).get(ts)
+            if place is not None:
+                if bytes_max is not None and place[2] > bytes_max:
+                    raise RecordTooLarge(place[2], bytes_max)
+                return (await shard.log.segments.read([place]))[0]
         return None
 
     def logs(self) -> Sequence[tuple[ValuePointer, Sequence[Segment]]]:
         """By shard, its first prewrite of an open fate, and the segments of its log, in order."""
-        return [(shard.undecided, shard.log.segments()) for shard in self._shards]
+        return [(shard.undecided, list(shard.log.segments)) for shard in self._shards]
 
     # --- state -------------------------------------------------------------------------------
 
@@ -384,7 +385,7 @@ class Pump:
 
     def statistics(self) -> PumpStatistics:
         """How it stands; cheap."""
-        shards = tuple(shard.statistics() for shard in self._shards)
+        shards = tuple(map(statistics_of, self._shards))
         resolvers = tuple(resolver.statistics() for resolver in self._resolvers)
         blocked_by, blocked_s = _blocked(shards, resolvers)
         return PumpStatistics(
@@ -439,7 +440,7 @@ class Pump:
         for shard in self._shards:
             shard.witness(self._router.high)
         newest = max(
-            (segment.max_ts for shard in self._shards for segment in shard.log.segments()),
+            (segment.max_ts for shard in self._shards for segment in shard.log.segments),
             default=NO_TS,
         )
         if newest:
@@ -463,12 +464,7 @@ class Pump:
         self._tso.observe(admitted.newest_ts)
         await self._budget.take(admitted.bytes_held)
         is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def ended() -> None:
-            if not is_over.done():
-                is_over.set_result(None)
-
-        self._put(admitted, ended)
+        self._put(admitted, partial(end, is_over))
         await is_over  # who gives up leaves it in the queue
 
     def _put(self, admitted: Admitted, ended: Callable[[], None]) -> None:
@@ -561,12 +557,6 @@ class Pump:
                 except (Unavailable, NotOnline) as error:
                     log.warning("fake_binlog_failed", cause=str(error))
             before = self._router.high
-
-
-async def _read_one(shard: Shard, place: Spot, bytes_max: int | None) -> bytes:
-    if bytes_max is not None and place[2] > bytes_max:
-        raise RecordTooLarge(place[2], bytes_max)
-    return (await shard.log.read([place]))[0]
 
 
 def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: bool) -> ShardOptions:

@@ -182,14 +182,14 @@ class Resolver:
                 some.append(orphan)
                 size += orphan.place.length
             if some and (size >= _READ_BYTES or orphan is orphans[-1]):
-                payloads = await self._shard.log.read([each.place for each in some])
+                payloads = await self._shard.log.segments.read([each.place for each in some])
                 for each, payload in zip(some, payloads, strict=True):
                     self._keys[each.start_ts] = prewrite_key(payload)
                 some, size = [], 0
 
     async def _key_of_large(self, orphan: Open) -> bytes:
         """The key, without holding the prewrite."""
-        prewrite = await self._shard.log.stored(orphan.place)
+        prewrite = await self._shard.log.segments.stored(orphan.place)
         found = begin(prewrite.cut(0, _READ_BYTES))
         return prewrite_key(bytes(prewrite)) if found is None else found.prewrite_key
 

@@ -1,4 +1,4 @@
-"""A wake-up for everyone who waits for "something changed"."""
+"""A wake-up for everyone who waits for "something changed", and for who waits for an end."""
 
 from __future__ import annotations
 
@@ -23,3 +23,12 @@ class Signal:
         fired, self._next = self._next, None
         if fired is not None:
             fired.set()
+
+
+def end(done: asyncio.Future[None], error: BaseException | None = None) -> None:
+    """Ends a future, with an error if there is one. Whoever waited for it may have given up."""
+    if not done.done():
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)

@@ -18,8 +18,8 @@ import uvloop
 
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
-from binlogd.log.pointer import FIRST
-from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.log.segments import Segments
+from binlogd.pump.log.valuelog import LogLimits, ValueLog
 from binlogd.tso import NO_TS
 from tests.bench.pump_load import batches, cpu_s, prewrites, report, running_pump
 
@@ -43,10 +43,7 @@ def raw_rate(path: Path, groups: Sequence[Sequence[bytes]]) -> float:
 async def log_rate(directory: Path, groups: Sequence[Sequence[bytes]]) -> float:
     """Records a second through `ValueLog.append`."""
     disk = PosixDisk(threads=2)
-    value_log = await ValueLog.open(directory, disk=disk, limits=LogLimits())
-    async for _ in value_log.recover(FIRST, Acknowledged(upto=FIRST, same_boot=True)):
-        pass
-    await value_log.begin()
+    value_log = await ValueLog.begin(await Segments.open(directory, disk=disk), LogLimits())
     begin_s = time.perf_counter()
     for group in groups:
         await value_log.append(group, NO_TS)

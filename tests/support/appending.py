@@ -1,13 +1,38 @@
-"""Records into a value log, each with a timestamp, and where each of them stands."""
+"""A value log that is open for appending, and records into it, with where each of them stands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from binlogd.log import record
-from binlogd.log.pointer import ValuePointer
-from binlogd.pump.log.valuelog import ValueLog
+from binlogd.log.index_file import Segment
+from binlogd.log.pointer import FIRST, ValuePointer
+from binlogd.ports import Disk
+from binlogd.pump.log.segments import Segments
+from binlogd.pump.log.tail import Acknowledged
+from binlogd.pump.log.valuelog import LogLimits, ValueLog
 from binlogd.tso import NO_TS, Tso
+
+NOTHING_KNOWN = Acknowledged(upto=FIRST, same_boot=True)
+
+
+async def recovered_log(
+    directory: Path,
+    disk: Disk,
+    limits: LogLimits | None = None,
+    acknowledged: Acknowledged = NOTHING_KNOWN,
+    known: Sequence[Segment] = (),
+) -> tuple[ValueLog, list[tuple[ValuePointer, bytes]]]:
+    """An open log, and what its recovery found. Raises as that does."""
+    limits = limits or LogLimits()
+    segments = await Segments.open(directory, disk=disk, known=known)
+    found = [
+        (ValuePointer(fid, offset), payload)
+        async for fid, batch in segments.recover(FIRST, acknowledged, limits.flush_bytes_max)
+        for offset, payload in batch
+    ]
+    return await ValueLog.begin(segments, limits), found
 
 
 async def appended(

@@ -38,7 +38,6 @@ from binlogd.log.pointer import FIRST, FileId
 from binlogd.pump.bases import Bases
 from binlogd.pump.checking.check import check
 from binlogd.pump.kept_routing import SHARDS_FILE, kept_routing, routing_of
-from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.route import Routing
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayWriter
@@ -59,6 +58,7 @@ from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.store import SkipEntry, UpstreamStore, kept_jobs
 from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated.etcdserverpb import PutRequest, RangeRequest
+from tests.support.appending import recovered_log
 from tests.support.damage import Kind, Reader
 from tests.support.pb_reader import file_records, read_file_log
 from tests.support.pump_world import at, commit, posix_world, pulled, rollback, written
@@ -89,9 +89,10 @@ WRITERS: dict[str, list[str]] = {
     "pump/checking/index_audit.py": ["index"],
     "pump/checking/repair.py": ["sealed segment"],
     "pump/kept_routing.py": ["shards"],
+    "pump/log/segments.py": ["none: it syncs what another process has left"],
     "pump/log/spool.py": ["none: it becomes a segment, or is removed unread"],
     "pump/log/valuelog.py": ["open segment", "sealed segment", "segment of a Pump"],
-    "pump/shard/index.py": ["index"],
+    "pump/shard/index_database.py": ["index"],
     "relay/log.py": ["relay"],
     "settings/made_token.py": ["none: another token is refused by every route"],
     "snapshot/export.py": [_EXPORT],
@@ -161,10 +162,7 @@ def _with_segment(content: bytes) -> Callable[[Path], None]:
 
 def _recovered(directory: Path) -> object:
     async def read(disk: PosixDisk) -> object:
-        value_log = await ValueLog.open(_value(directory), disk=disk, limits=LogLimits())
-        acknowledged = Acknowledged(upto=FIRST, same_boot=True)
-        found = value_log.recover(FIRST, acknowledged)
-        return [payload async for _, batch in found for _, payload in batch]
+        return [payload for _, payload in (await recovered_log(_value(directory), disk))[1]]
 
     return _with_disk(read)
 

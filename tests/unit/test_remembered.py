@@ -20,7 +20,7 @@ from binlogd.drainer.rows.literals import laid_out
 from binlogd.drainer.txn import Dml, TableChange
 from binlogd.log.pointer import FileId, Place
 from binlogd.node.samples import MINUTE_MS, MINUTES_MAX, SAMPLES_MAX, Counts, SampleHistory
-from binlogd.pump.shard.shard import ShardOptions
+from binlogd.pump.shard.options import ShardOptions
 from binlogd.pump.shard.sorter import OUTCOMES_KEPT_MAX, Sorter
 from binlogd.pump.shard.window import Window
 from binlogd.tidb.kinds import Tp

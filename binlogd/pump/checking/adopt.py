@@ -36,9 +36,11 @@ from binlogd.pump.checking.check import Finding, OnProgress
 from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.log.kind import entry_of
-from binlogd.pump.log.valuelog import Acknowledged, ValueLog
+from binlogd.pump.log.segments import Segments
+from binlogd.pump.log.valuelog import ValueLog
 from binlogd.pump.route import Routing
-from binlogd.pump.shard.shard import Shard, ShardOptions
+from binlogd.pump.shard.options import ShardOptions
+from binlogd.pump.shard.shard import Shard
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 
 log = structlog.get_logger(__name__)
@@ -242,7 +244,10 @@ class _Adoption:
             self._count(path, size)
 
     async def _write_anew(self) -> None:
-        logs = [await self._opened_log(number) for number in range(self._shards)]
+        logs = []
+        for number in range(self._shards):
+            segments = await Segments.open(self._value(number), disk=self._disk)  # there is none
+            logs.append(await ValueLog.begin(segments, self._options.log))
         waiting: list[list[_Record]] = [[] for _ in logs]
         size = 0
         try:
@@ -259,15 +264,6 @@ class _Adoption:
         finally:
             for value_log in logs:
                 await value_log.close()
-
-    async def _opened_log(self, number: int) -> ValueLog:
-        limits = self._options.log
-        value_log = await ValueLog.open(self._value(number), disk=self._disk, limits=limits)
-        nothing = Acknowledged(upto=FIRST, same_boot=True)
-        async for _ in value_log.recover(FIRST, nothing):
-            pass
-        await value_log.begin()
-        return value_log
 
     async def _flush(self, logs: Sequence[ValueLog], waiting: Sequence[list[_Record]]) -> None:
         for value_log, records in zip(logs, waiting, strict=True):
@@ -294,8 +290,8 @@ class _Adoption:
             newest = max(newest, shard.watermark)
             opened += shard.sorter.open_count
             await shard.close()
-            segments += len(shard.log.segments())
-            size += sum(segment.size_bytes for segment in shard.log.segments())
+            segments += len(shard.log.segments)
+            size += sum(segment.size_bytes for segment in shard.log.segments)
         records = sum(source.records for source in self._sources)
         return Adopted(
             sources=tuple(str(source.value.parent) for source in self._sources),

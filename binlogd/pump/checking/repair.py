@@ -23,7 +23,8 @@ from binlogd.log.scan import survey
 from binlogd.pump.checking.check import CheckReport, OnProgress, ShardReport, check
 from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.log.kind import entry_of
-from binlogd.pump.shard.shard import Shard, ShardOptions
+from binlogd.pump.shard.options import ShardOptions
+from binlogd.pump.shard.shard import Shard
 from binlogd.tso import NO_TS
 
 log = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ Source: tidb-binlog pump/storage/metrics.go.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -36,7 +36,19 @@ class Measures:
         self.seconds = {kind: Histogram(_SECONDS) for kind in _STEPS}
         self.chase_s = Histogram(_CHASE_SECONDS)
         self.errors: Counter[str] = Counter()
+        self.written_records = self.written_bytes = self.failed_records = self.groups = 0
         self.deleted_rows = 0
+
+    def written(self, sizes: Sequence[int], took_s: float) -> None:
+        """A group was, of payloads of these sizes."""
+        self.groups += 1
+        if sizes:
+            size_bytes = sum(sizes)
+            self.written_records += len(sizes)
+            self.written_bytes += size_bytes
+            self.sizes["single"].observe_all(sizes)
+            self.sizes["batch"].observe(size_bytes)
+            self.seconds["batch"].observe(took_s)
 
     def statistics(self) -> MeasuresStatistics:
         """So far; cheap."""

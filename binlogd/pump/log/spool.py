@@ -12,11 +12,10 @@ from pathlib import Path
 
 import structlog
 
-from binlogd.host.disk import disk_errors
+from binlogd.host.disk import disk_errors, failed
 from binlogd.host.threads import over
 from binlogd.log import record
 from binlogd.ports import AppendFile, Disk
-from binlogd.pump.log.failure import failed
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import structlog
@@ -19,15 +18,14 @@ from msgspec.structs import replace
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed, NotOnline
 from binlogd.host.clock import is_set_within
-from binlogd.log.index_file import Marks
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.log.kind import entries_of
-from binlogd.pump.log.valuelog import ValueLog
 from binlogd.pump.shard.chaser import ChaserStatistics, SlowChaser, Tail
-from binlogd.pump.shard.index import LATE_MAX, LateKept, LateRow, SqliteIndex
-from binlogd.pump.shard.recovery import Remade, late_among, note_needed
-from binlogd.pump.signal import Signal
+from binlogd.pump.shard.index import LATE_MAX, LateRow
+from binlogd.pump.shard.options import FilingOptions
+from binlogd.pump.shard.recovery import Recovered, late_among, note_needed
+from binlogd.pump.signal import Signal, end
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -58,50 +56,26 @@ class Snapshot(NamedTuple):
     handle: ValuePointer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilingOptions:
-    """`every_s` lets rows gather for one transaction; `marks_every_s` bounds how much a restart
-    after a crash scans; `retry_s` is the wait after a failed transaction, and at close it is tried
-    for `patience_s`."""
-
-    queue_max: int = 65_536
-    batch_max: int = 4_096
-    every_s: float = 0.1
-    marks_every_s: float = 1.0
-    retry_s: float = 1.0
-    patience_s: float = 5.0
-    slow_chaser_after_s: float = 3.0
-    suspects_max: int = 4_096
-    """Commits that may be late and are not checked: above it writing waits for the index."""
-
-
 class Filer:
     """Owns the way from the log into the index of one shard. `run` is its only task."""
 
-    def __init__(
-        self,
-        value_log: ValueLog,
-        index: SqliteIndex,
-        remade: Remade,
-        marks: Marks,
-        options: FilingOptions,
-        late: LateKept,
-    ) -> None:
+    def __init__(self, recovered: Recovered, options: FilingOptions) -> None:
+        marks = recovered.marks
         self.filed_ts = marks.max_commit_ts
         self.filed = Signal()
         self.late_commits = 0
         """Since the start; the newest of them are `newest_late`."""
         self.newest_late: deque[LateRow] = deque(maxlen=_NEWEST_LATE)
-        self.late, self.late_open = late
+        self.late, self.late_open = recovered.late
         """Of all lives, and not decided about: the first of them, and how many."""
         self.kept_ts = NO_TS
         """What is logged from now on and commits up to here is known to be late by the next start,
         whatever the other shards and the time source say to it then: so the marks say, durably."""
         self._owed: list[_Owed] = []
-        self.index = index
+        self.index = recovered.index
         self.remade_count = 0
-        self._remade = remade
-        self._log = value_log
+        self._remade = recovered.remade
+        self._segments = recovered.log.segments
         self.marks = marks
         """As they will be saved next."""
         self._saved = marks
@@ -116,7 +90,7 @@ class Filer:
         self._unplaced: set[tuple[Tso, Tso]] = set()
         self._has_more_unplaced = False
         self._work = asyncio.Event()
-        index.on_damage(self._work.set)
+        self.index.database.on_damage(self._work.set)
         self._closing = asyncio.Event()
         self._measure_after_s = 0.0
         self._batch_since_s: float | None = None
@@ -145,7 +119,7 @@ class Filer:
     def when_filed(self) -> asyncio.Future[None]:
         """Ends when all that was logged so far is in the index, with what is late; or with
         NotOnline."""
-        return self._owe(NO_TS, self.logged_count)
+        return self._owe(NO_TS, self._tail.appended)
 
     def unplaced(self, commit_ts: Tso, start_ts: Tso) -> None:
         """A logged commit whose prewrite the sorter does not know; the index may."""
@@ -160,7 +134,7 @@ class Filer:
         Raises IndexUnavailable.
         """
         if self._unplaced or self._has_more_unplaced:
-            await self.caught_up_to(self.logged_count)
+            await self.caught_up()
 
     def advanced(self, watermark: Tso, handle: ValuePointer) -> None:
         """How the sorter stands after everything logged so far."""
@@ -180,7 +154,7 @@ class Filer:
         """Files until `close`. Raises CorruptIndex, CorruptRecord or LogFailed."""
         try:
             while await self._is_due():  # ends when closing and nothing is left
-                if self.index.damage is not None and not self._closing.is_set():
+                if self.index.database.damage is not None and not self._closing.is_set():
                     await self._make_index_again()
                 if not await self._file_some():
                     return
@@ -217,11 +191,12 @@ class Filer:
                 await self.index.forget_late(commit_tss)
                 self.late, self.late_open = await self.index.late()
 
-    async def caught_up_to(self, records: int) -> None:
-        """Waits until the first `records` logged since the start are in the index.
+    async def caught_up(self) -> None:
+        """Waits until all that was logged so far is in the index.
 
         Raises IndexUnavailable when that takes too long, or will not happen any more.
         """
+        records = self._tail.appended
         try:
             async with asyncio.timeout(self._options.patience_s):
                 while self._tail.filed_count < records:  # ends when the filer has passed them
@@ -230,11 +205,6 @@ class Filer:
                     await self.filed.next.wait()
         except TimeoutError as error:
             raise IndexUnavailable("index", "it does not have the newest binlogs yet") from error
-
-    @property
-    def logged_count(self) -> int:
-        """Records logged since the start."""
-        return self._tail.appended
 
     @property
     def waiting(self) -> int:
@@ -263,17 +233,14 @@ class Filer:
             is_due = each.ts <= self.kept_ts and each.records <= self._tail.filed_count
             if not is_due and error is None:
                 self._owed.append(each)
-            elif not each.done.done():
-                if is_due or error is None:
-                    each.done.set_result(None)
-                else:
-                    each.done.set_exception(error)
+            else:
+                end(each.done, None if is_due else error)
 
     async def _is_due(self) -> bool:
         """Waits for rows, or for marks that have waited long enough. False at the end."""
         loop = asyncio.get_running_loop()
         while not self._tail.waiting():
-            if self.index.damage is not None and not self._closing.is_set():
+            if self.index.database.damage is not None and not self._closing.is_set():
                 return True
             self._work.clear()
             is_dirty = self._is_dirty()
@@ -302,7 +269,7 @@ class Filer:
             entries = await self._from_log(self._tail.missing())
             self._chaser.read(len(entries))
             read_s = asyncio.get_running_loop().time() - begin_s
-            self._log.measures.chase_s.observe(read_s)
+            self._segments.measures.chase_s.observe(read_s)
         else:
             entries = self._tail.first(self._options.batch_max)
         is_filed = await self._put(entries)
@@ -322,9 +289,9 @@ class Filer:
             try:
                 await self._save(entries)
             except IndexUnavailable as error:
-                self._log.measures.errors["batch_write_kv"] += 1
+                self._segments.measures.errors["batch_write_kv"] += 1
                 log.warning("filing_delayed", cause=str(error), waiting=self._tail.waiting())
-                if self.index.damage is not None and not self._closing.is_set():
+                if self.index.database.damage is not None and not self._closing.is_set():
                     await self._make_index_again()
                     continue
                 self._look_at_the_clock(loop.time())
@@ -352,7 +319,7 @@ class Filer:
             if entries:
                 marks = replace(marks, head=entries[-1].end)
                 await self._note_needed(entries)
-            changed = self._log.changed()
+            changed = self._segments.changed()
             doubted = [each for each in self._suspects if (each.fid, each.offset) < marks.head]
             late = await late_among(self.index, marks, entries, doubted)
             is_durable = bool(late or self._owed)
@@ -360,7 +327,7 @@ class Filer:
             if is_durable:
                 self.kept_ts = marks.max_commit_ts
             self._note_late(late, len(doubted))
-            self._log.saved(changed)
+            self._segments.saved(changed)
             self._saved = marks
             if self._unplaced:
                 self._unplaced -= {(entry.commit_ts, entry.start_ts) for entry in entries}
@@ -395,13 +362,13 @@ class Filer:
             elif self._has_more_unplaced or (entry.commit_ts, entry.start_ts) in self._unplaced:
                 commits.append(entry)
                 if entry.start_ts in prewrites:
-                    self._log.note(prewrites[entry.start_ts], needed_ts=entry.commit_ts)
-        await note_needed(self.index, self._log, commits)
+                    self._segments.note(prewrites[entry.start_ts], needed_ts=entry.commit_ts)
+        await note_needed(self.index, self._segments, commits)
 
     async def _make_index_again(self) -> None:
         """Writers go on meanwhile; pullers who need the index are told to come again."""
         async with self._saving:
-            damage = self.index.damage or ""
+            damage = self.index.database.damage or ""
             log.error(
                 "index_damaged",
                 cause=damage,
@@ -409,7 +376,8 @@ class Filer:
             )
             self.remade_count += 1
             if self.remade_count > _REMADE_MAX:
-                raise CorruptIndex(self.index.path, f"damaged {self.remade_count} times: {damage}")
+                reason = f"damaged {self.remade_count} times: {damage}"
+                raise CorruptIndex(self.index.database.path, reason)
             self.kept_ts = NO_TS
             await self.index.close()
             try:
@@ -420,7 +388,7 @@ class Filer:
                 log.warning("index_not_made_again", cause=str(error))
                 await is_set_within(self._closing, self._options.retry_s)
                 return
-            self.index.on_damage(self._work.set)
+            self.index.database.on_damage(self._work.set)
             log.warning("index_made_again", upto=self._saved.head)
 
     def _reach(self, head: ValuePointer, handle: ValuePointer, watermark: Tso) -> None:
@@ -439,16 +407,16 @@ class Filer:
             self._work.set()
 
     def _is_dirty(self) -> bool:
-        return self.marks != self._saved or bool(self._owed or self._log.changed())
+        return self.marks != self._saved or bool(self._owed or self._segments.changed())
 
     async def _from_log(self, limit: int) -> list[Entry]:
         """The next records to file, read from the log: at most a few megabytes of them."""
         failures = 0
         while True:  # ends with the records, or after some failures
-            records = self._log.scan(self.marks.head)
+            records = self._segments.scan(self.marks.head)
             try:
                 fid, batch = await anext(records)  # what was acknowledged is in the log
-                return entries_of(fid, batch[:limit], self._log.path)
+                return entries_of(fid, batch[:limit], self._segments.path)
             except LogFailed as error:
                 failures += 1
                 if failures >= _READS_MAX or self._closing.is_set():
@@ -467,12 +435,12 @@ class Filer:
         now_s = asyncio.get_running_loop().time()
         if now_s < self._measure_after_s:
             return
-        for segment in self._log.changed():
+        for segment in self._segments.changed():
             if self._closing.is_set() or self._tail.waiting() > self._options.batch_max:
                 return
             if segment.is_sealed and segment.checksum is None:
                 try:
-                    await self._log.measure(segment.fid)
+                    await self._segments.measure(segment.fid)
                 except LogFailed as error:
                     log.warning("segment_not_measured", cause=str(error))
                     self._measure_after_s = now_s + _MEASURE_AGAIN_S

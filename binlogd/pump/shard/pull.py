@@ -15,34 +15,23 @@ over a commit whose prewrite is missing; here that ends the pull with an error).
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 
-import msgspec
 import structlog
 
-from binlogd.binlog import BinlogType, CommittedBinlog, Payload, Pulled
+from binlogd.binlog import CommittedBinlog, Payload, Pulled
 from binlogd.errors import Behind, CorruptRecord
 from binlogd.log.pointer import Place, Spot
-from binlogd.log.stored import PIECE_BYTES
 from binlogd.pump.budget import Budget, Held
 from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut, in_memory, lost
+from binlogd.pump.shard.large_join import joined_large
+from binlogd.pump.shard.options import PullOptions
 from binlogd.pump.shard.shard import Shard
+from binlogd.pump.shard.stretches import check_filed
 from binlogd.pump.shard.window import Kept
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire import peek
 from binlogd.wire.joining import join_of
-from binlogd.wire.outline import begin, large_rows
 
 log = structlog.get_logger(__name__)
-
-
-class PullOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one batch. `skip_orphans`: pass over commits without a prewrite, as the original
-    does, instead of stopping."""
-
-    commits_max: int = 1_024
-    bytes_max: int = 4 << 20
-    skip_orphans: bool = False
 
 
 class ShardSource:
@@ -127,18 +116,20 @@ class ShardSource:
         whole: list[Payload] = []
         for each in kept:
             prewrite = fetched.get((each.commit_ts, each.start_ts))
+            payload: Payload | None = b""
             if prewrite is not None:
-                whole.append(self._whole(each.start_ts, each.commit_ts, each.payload, prewrite))
+                payload = join_of(each.start_ts, each.commit_ts, each.payload, prewrite)
             elif each.place is not None:
-                whole.append(await self._joined(each.place, each.payload, held))
+                stored = await self._shard.log.segments.stored(each.place)
+                payload = await joined_large(stored, each.payload, held)
             else:
                 self._orphan(each.start_ts, each.commit_ts, None)
-                whole.append(b"")
+            whole.append(self._ours(each.commit_ts, payload))
         return whole
 
     async def _locate(self, unknown: Sequence[Kept]) -> None:
         """Asks the index for prewrites that the shard has not seen since it was opened."""
-        await self._shard.filer.caught_up_to(self._shard.filer.logged_count)
+        await self._shard.filer.caught_up()
         found = await self._shard.index.prewrites([each.start_ts for each in unknown])
         for each in unknown:
             each.place = found.get(each.start_ts)
@@ -151,29 +142,11 @@ class ShardSource:
             for each in kept
             if each.place is not None and each.place.length <= self._large_bytes
         ]
-        payloads = await self._shard.log.read([place for _, place in placed])
+        payloads = await self._shard.log.segments.read([place for _, place in placed])
         return {
             (each.commit_ts, each.start_ts): payload
             for (each, _), payload in zip(placed, payloads, strict=True)
         }
-
-    async def _joined(self, place: Place, commit: bytes, held: Held) -> Payload:
-        """A commit with a large prewrite, of which nothing is held but what stands before its rows.
-
-        One by an old client, in an adopted log, has to be made anew, and is held.
-        """
-        prewrite = await self._shard.log.stored(place)
-        size = place.length
-        first, last = prewrite.cut(0, PIECE_BYTES), prewrite.cut(size - PIECE_BYTES, size)
-        of_prewrite, of_commit = begin(first), begin(commit)
-        _, start_ts, commit_ts, _ = peek.peek(commit)
-        if of_commit is not None and of_prewrite is not None and first[1] == BinlogType.PREWRITE:
-            if of_prewrite.start_ts != start_ts:
-                raise self._elsewhere(commit_ts)
-            if large_rows(first, last, size) is not None:
-                return prewrite.with_head(commit[: of_commit.value_at], of_prewrite.value_at)
-        await held.take(size)
-        return self._whole(Tso(start_ts), Tso(commit_ts), commit, bytes(prewrite))
 
     async def _from_index(self, after: Tso, upto: Tso, held: Held, *, alone: bool) -> Pulled:
         found, reached = await self._found(after, upto)
@@ -182,32 +155,33 @@ class ShardSource:
         reading = BatchReading(found, large_bytes)
         for orphan in reading.orphans:
             self._orphan(orphan.start_ts, orphan.commit_ts, orphan.place)
-        binlogs = reading.joined(await self._shard.log.read(reading.places))
+        binlogs = reading.joined(await self._shard.log.segments.read(reading.places))
         if isinstance(binlogs, int):
             raise self._elsewhere(binlogs)
         for number in reading.large:
             each, commit = reading.commits[number], binlogs[number].payload
             assert each.prewrite is not None, "only a prewrite makes it large"
             assert isinstance(commit, bytes), "a commit alone is read whole"
-            payload = await self._joined(Place(*each.prewrite), commit, held)
+            stored = await self._shard.log.segments.stored(Place(*each.prewrite))
+            payload = self._ours(each.commit_ts, await joined_large(stored, commit, held))
             binlogs[number] = CommittedBinlog(each.start_ts, each.commit_ts, payload)
         return Pulled(binlogs, reached, next_bytes)
 
-    def _whole(self, start_ts: Tso, commit_ts: Tso, commit: bytes, prewrite: bytes | None) -> bytes:
-        payload = join_of(start_ts, commit_ts, commit, prewrite)
-        if payload is None:
+    def _ours(self, commit_ts: Tso, joined: Payload | None) -> Payload:
+        """What was joined of two records, if they are of one transaction."""
+        if joined is None:
             raise self._elsewhere(commit_ts)
-        return payload
+        return joined
 
     def _elsewhere(self, commit_ts: int) -> Exception:
-        return self._shard.index.found_damage(
+        return self._shard.index.database.found_damage(
             f"the row of commit_ts {commit_ts} leads to another binlog"
         )
 
     async def _found(self, after: Tso, upto: Tso) -> tuple[list[FoundCommit], Tso]:
         """The next commits within the limits, and how far they reach; those of one commit_ts
         stay together."""
-        await self._check_filed(after)
+        await check_filed(self._shard.index, self._shard.log.segments, after)
         limit = self._options.commits_max
         while True:  # ends: the limit doubles until it holds all commits of one timestamp
             found = await self._shard.index.commits_after(after, upto=upto, limit=limit)
@@ -222,35 +196,15 @@ class ShardSource:
         self._check_not_gone(after)  # what was deleted meanwhile was perhaps not found for that
         return cut(found, upto, self._options.bytes_max)
 
-    async def _check_filed(self, after: Tso) -> None:
-        """Raises IndexUnavailable where the index lacks commits behind `after` that were filed."""
-        index = self._shard.index
-        for stretch in await index.doubtful(after):
-            async with aclosing(self._shard.log.scan(stretch.begin)) as batches:
-                async for fid, records in batches:
-                    for offset, payload in records:
-                        tp, start_ts, commit_ts, _ = peek.peek(payload)
-                        if (
-                            tp == BinlogType.PREWRITE
-                            or not commit_ts
-                            or (fid, offset) >= stretch.end
-                        ):
-                            continue
-                        if not await index.has_commit(Tso(commit_ts), Tso(start_ts)):
-                            raise index.found_damage(f"it lacks the commit at {commit_ts}")
-                    if (fid, records[-1][0]) >= stretch.end:
-                        break
-        index.compared(after)
-
     def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Spot | None) -> None:
         """A commit whose prewrite this log never had."""
         self._shard.log.measures.errors["feed_pre_write_value"] += 1
         if self._options.skip_orphans:
             log.warning("orphan_skipped", start_ts=start_ts, commit_ts=commit_ts)
             return
-        fid, offset = (self._shard.log.end if place is None else place)[:2]
+        fid, offset = (self._shard.log.segments.end if place is None else place)[:2]
         raise CorruptRecord(
-            self._shard.log.path(fid),
+            self._shard.log.segments.path(fid),
             offset,
             f"no prewrite of start_ts {start_ts} for the commit at {commit_ts}, its rows are"
             " unknown; to pass over such commits, set pump.skip-orphan-commits",

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -25,12 +24,15 @@ from binlogd.host.disk import disk_errors
 from binlogd.log import gone
 from binlogd.log.directory import VALUE
 from binlogd.log.index_file import FILES, Marks
-from binlogd.log.pointer import FIRST, ValuePointer
+from binlogd.log.pointer import FIRST
 from binlogd.ports import Disk
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.log.kind import entries_of
-from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.log.segments import Segments
+from binlogd.pump.log.tail import Acknowledged
+from binlogd.pump.log.valuelog import ValueLog
 from binlogd.pump.shard.index import LateKept, LateRow, SqliteIndex
+from binlogd.pump.shard.options import ShardOptions
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.pump.shard.sorting import sort_again
 from binlogd.tso import NO_TS, Tso
@@ -54,68 +56,59 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     scanned: int
 
 
-class Sorting(NamedTuple):
-    """When the scan takes place, for the age of what is open then, and whether a Rollback counts
-    without being asked about."""
-
-    now_s: float
-    believes_rollbacks: bool
-
-
-async def recover(directory: Path, *, disk: Disk, limits: LogLimits, sorting: Sorting) -> Recovered:
-    """Raises CorruptRecord, LogFailed, DiskFull, IndexUnavailable or ConfigError."""
+async def recover(directory: Path, disk: Disk, options: ShardOptions, now_s: float) -> Recovered:
+    """What is open counts as come at `now_s`. Raises CorruptRecord, LogFailed, DiskFull,
+    IndexUnavailable or ConfigError."""
     with disk_errors(directory):
         await disk.make_directory(directory)
         try:
-            return await _recovered(directory, disk, limits, sorting)
+            return await _recovered(directory, disk, options, now_s)
         except CorruptIndex as error:  # wherever it shows: the log has everything
             log.warning("index_dropped", path=str(error.path), cause=error.reason)
         await disk.remove([directory / name for name in FILES])
-        return await _recovered(directory, disk, limits, sorting)
+        return await _recovered(directory, disk, options, now_s)
 
 
-async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: Sorting) -> Recovered:
+async def _recovered(directory: Path, disk: Disk, options: ShardOptions, now_s: float) -> Recovered:
     index = await SqliteIndex.open(directory / FILES[0])
     try:
         marks, value, known = await index.marks(), directory / VALUE, await index.segments()
         if marks and marks.head != FIRST and marks.head.fid not in [each.fid for each in known]:
-            raise CorruptIndex(index.path, "it does not remember the segment of its own head")
+            reason = "it does not remember the segment of its own head"
+            raise CorruptIndex(index.database.path, reason)
         gc_ts, first_fid = await gone.said(value, disk)
         begin = marks or Marks(gc_ts=gc_ts, first_fid=first_fid)
         try:
-            value_log = await ValueLog.open(
-                value, disk=disk, limits=limits, known=known, first_fid=begin.first_fid
-            )
+            segments = await Segments.open(value, disk=disk, known=known, first_fid=begin.first_fid)
         except LogFailed:  # a sync that fails may lose the end of the log, as a loss of power does
             await index.put((), replace(begin, boot_id=""), is_durable=True)
             raise
         # Without marks nothing tells torn from damaged but the bytes themselves: then be strict.
         same_boot = marks is None or marks.boot_id == disk.boot_id() != ""
         acknowledged = Acknowledged(upto=begin.head, same_boot=same_boot)
-        remade = partial(make_again, directory, disk, value_log)
-        return await _scan(value_log, index, remade, begin, acknowledged, disk.boot_id(), sorting)
+        return await _scan(segments, index, begin, acknowledged, options, now_s)
     except BaseException:
         await index.close()
         raise
 
 
 async def make_again(
-    directory: Path, disk: Disk, value_log: ValueLog, marks: Marks, late: Sequence[LateRow]
+    path: Path, segments: Segments, marks: Marks, late: Sequence[LateRow]
 ) -> SqliteIndex:
     """A new index with everything before `marks.head`, in place of one that is closed.
 
     The log may grow meanwhile. Should the process end before it is done, the marks in it make the
     next start go on with it. Raises CorruptRecord, LogFailed, IndexUnavailable or CorruptIndex.
     """
-    with disk_errors(directory):
-        await disk.remove([directory / name for name in FILES])
-    index = await SqliteIndex.open(directory / FILES[0])
+    with disk_errors(path.parent):
+        await segments.disk.remove([path.parent / name for name in FILES])
+    index = await SqliteIndex.open(path)
     try:
         begin = replace(marks, head=FIRST, handle=FIRST, max_commit_ts=NO_TS)
-        await index.put((), begin, value_log.segments(), late=late, is_durable=True)
-        async for fid, batch in value_log.scan(FIRST):
+        await index.put((), begin, segments, late=late, is_durable=True)
+        async for fid, batch in segments.scan(FIRST):
             before = [each for each in batch if (fid, each[0]) < marks.head]
-            await index.put(entries_of(fid, before, value_log.path))
+            await index.put(entries_of(fid, before, segments.path))
             if len(before) < len(batch):
                 break
         await index.put((), marks)
@@ -125,24 +118,26 @@ async def make_again(
     return index
 
 
-async def _scan(  # noqa: PLR0913 - what an open shard consists of
-    value_log: ValueLog,
+async def _scan(
+    segments: Segments,
     index: SqliteIndex,
-    remade: Remade,
     marks: Marks,
     acknowledged: Acknowledged,
-    boot_id: str,
-    sorting: Sorting,
+    options: ShardOptions,
+    now_s: float,
 ) -> Recovered:
-    sorter = Sorter(watermark=marks.max_commit_ts, believes_rollbacks=sorting.believes_rollbacks)
+    sorter = Sorter(watermark=marks.max_commit_ts, believes_rollbacks=options.believes_rollbacks)
     head, scanned, max_seen_ts = marks.head, 0, NO_TS
     is_whole_log = marks.head == FIRST  # without marks what was deleted is not there to tell
-    async for fid, batch in value_log.recover(min(marks.head, marks.handle), acknowledged):
-        entries = entries_of(fid, batch, value_log.path)
-        again = sort_again(entries, sorter, sorting.now_s)
-        value_log.note(fid, max_ts=again.newest_ts)
+    records = segments.recover(
+        min(marks.head, marks.handle), acknowledged, options.log.flush_bytes_max
+    )
+    async for fid, batch in records:
+        entries = entries_of(fid, batch, segments.path)
+        again = sort_again(entries, sorter, now_s)
+        segments.note(fid, max_ts=again.newest_ts)
         for needed_fid, needed_ts in again.needed.items():
-            value_log.note(needed_fid, needed_ts=needed_ts)
+            segments.note(needed_fid, needed_ts=needed_ts)
         unplaced, suspects = again.unplaced, again.suspects
         if is_whole_log:
             strange = {(each.fid, each.offset) for each in unplaced}
@@ -158,27 +153,27 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
             suspects = [each for each in suspects if (each.fid, each.offset) >= head]
             await index.put(unfiled, late=await late_among(index, marks, unfiled, suspects))
             head = unfiled[-1].end
-        await note_needed(index, value_log, unplaced)
+        await note_needed(index, segments, unplaced)
         scanned += len(entries)
         max_seen_ts = max(max_seen_ts, again.newest_commit_ts)
-    await value_log.begin()
-    oldest, former_boot = sorter.oldest, marks.boot_id
+    value_log = await ValueLog.begin(segments, options.log)
+    boot_id, former_boot = segments.disk.boot_id(), marks.boot_id
     marks = replace(
         marks,
-        head=max(head, value_log.end),
-        handle=value_log.end if oldest is None else ValuePointer(*oldest.place[:2]),
+        head=max(head, segments.end),
+        handle=sorter.undecided(segments.end),
         max_commit_ts=sorter.watermark,
         boot_id=boot_id,
     )
-    changed = value_log.changed()
+    changed = segments.changed()
     # Once for each time that the machine is up: should it go down, the next start must know that it
     # has, or what was torn then would look like damage.
     await index.put((), marks, changed, is_durable=not boot_id or boot_id != former_boot)
-    value_log.saved(changed)
+    segments.saved(changed)
     return Recovered(
         log=value_log,
         index=index,
-        remade=remade,
+        remade=partial(make_again, index.database.path, segments),
         marks=marks,
         late=await index.late(),
         sorter=sorter,
@@ -217,7 +212,7 @@ async def late_among(
     return late
 
 
-async def note_needed(index: SqliteIndex, value_log: ValueLog, commits: Sequence[Entry]) -> None:
+async def note_needed(index: SqliteIndex, segments: Segments, commits: Sequence[Entry]) -> None:
     """Takes note which segments these commits need, by what is filed of their prewrites.
 
     Raises IndexUnavailable or CorruptIndex.
@@ -228,4 +223,4 @@ async def note_needed(index: SqliteIndex, value_log: ValueLog, commits: Sequence
     for commit in commits:
         place = places.get(commit.start_ts)
         if place is not None:
-            value_log.note(place.fid, needed_ts=commit.commit_ts)
+            segments.note(place.fid, needed_ts=commit.commit_ts)

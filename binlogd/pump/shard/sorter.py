@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from binlogd.log.pointer import Place, Spot
+from binlogd.log.pointer import Place, Spot, ValuePointer
 from binlogd.tso import NO_TS, Tso
 
 
@@ -131,6 +131,11 @@ class Sorter:
             if settled.high > before.high:
                 before.high = settled.high
         return settled.spot
+
+    def undecided(self, end: ValuePointer) -> ValuePointer:
+        """The first prewrite whose fate is open, or the end of the log: the Commits of those before
+        it are all in the log."""
+        return end if self.oldest is None else ValuePointer(*self.oldest.spot[:2])
 
     @property
     def open_count(self) -> int:

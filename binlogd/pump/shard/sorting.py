@@ -52,7 +52,6 @@ class Logged:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []  # of a group
-        self.size_bytes = 0  # of its payloads
         self.suspects: list[Entry] = []  # commits at or below the watermark
         self.unplaced: list[Entry] = []  # commits whose prewrite the sorter does not know
         self.needed: dict[FileId, Tso] = {}  # by segment, the newest commit of its prewrites
@@ -94,7 +93,6 @@ def sort(
         payload = item.payload
         size = len(payload)
         entries.append(Entry(tp, start_ts, commit_ts, fid, offset, size))
-        done.size_bytes += size
         if tp == _PREWRITE:
             sorter.prewrite(start_ts, (fid, offset, size), now_s)
             window.prewrite(start_ts, payload)
@@ -116,6 +114,16 @@ def sort(
                 done.needed[needed_fid] = needed_ts
             window.commit(commit_ts, start_ts, payload, spot)
         offset += HEADER_BYTES + size
+    return done
+
+
+def sort_spooled(
+    item: Item, first: ValuePointer, size_bytes: int, sorter: Sorter, now_s: float
+) -> Logged:
+    """`sort` of a prewrite whose payload went into the log without being in memory."""
+    done, spot = Logged(), (first.fid, first.offset, size_bytes)
+    done.entries.append(Entry(item.tp, item.start_ts, NO_TS, *spot))
+    sorter.prewrite(item.start_ts, spot, now_s)
     return done
 
 

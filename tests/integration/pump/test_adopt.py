@@ -19,7 +19,7 @@ from binlogd.log import record
 from binlogd.pump.checking.adopt import Adopted, adopt
 from binlogd.pump.checking.check import check
 from binlogd.pump.log.valuelog import LogLimits
-from binlogd.pump.shard.shard import ShardOptions
+from binlogd.pump.shard.options import ShardOptions
 from binlogd.tso import MAX_TS, Tso
 from binlogd.wire.joining import join
 from binlogd.wire.peek import peek

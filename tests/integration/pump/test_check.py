@@ -20,7 +20,7 @@ from binlogd.pump.checking.check import FINDINGS_MAX, CheckReport, check
 from binlogd.pump.checking.repair import Checked, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.route import Routing
-from binlogd.pump.shard.shard import ShardOptions
+from binlogd.pump.shard.options import ShardOptions
 from tests.support.pump_world import (
     ROOMY,
     at,
@@ -59,7 +59,7 @@ async def filled(directory: Path, *, shards: int = 1, count: int = 100) -> Path:
         await written(pump, prewrite(10_001))
         logs = [shard.log for shard in pump._shards]
         await eventually(
-            lambda: all(s.checksum for log in logs for s in log.segments() if s.is_sealed)
+            lambda: all(s.checksum for log in logs for s in log.segments if s.is_sealed)
         )
     return directory
 
@@ -135,7 +135,7 @@ async def test_what_garbage_collection_left_verifies(tmp_path: Path, disk: Posix
                 start = number * day
                 await written(pump, prewrite(start, 200), commit(start, start + 1))
             log = pump._shards[0].log
-            await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
+            await eventually(lambda: all(s.checksum for s in log.segments if s.is_sealed))
             await until_released(pump, 31 * day + 1)
             (plan,) = await pump.caretaker.collect()
             assert plan.fids
@@ -166,7 +166,7 @@ async def test_every_flipped_byte_of_a_log_is_found_and_never_believed(
         for number in (10, 20, 30):
             await written(pump, prewrite(number, 1), commit(number, number + 1))
         log = pump._shards[0].log
-        await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
+        await eventually(lambda: all(s.checksum for s in log.segments if s.is_sealed))
         expected = await pulled(pump, upto=at(31))
     segments = sorted(value(sound).parent.iterdir())
     assert len(segments) == 3

@@ -19,12 +19,14 @@ from binlogd.log.directory import VALUE
 from binlogd.log.index_file import FILES
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Item
-from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
-from binlogd.pump.shard.filing import FilingOptions
-from binlogd.pump.shard.shard import Shard, ShardOptions
+from binlogd.pump.log.segments import Segments
+from binlogd.pump.log.valuelog import LogLimits, ValueLog
+from binlogd.pump.shard.options import FilingOptions, ShardOptions
+from binlogd.pump.shard.shard import Shard
+from binlogd.pump.shard.statistics import statistics_of
 from binlogd.tso import MAX_TS, NO_TS
 from tests.sim.disk import SimDisk, SimFile
-from tests.support.appending import appended
+from tests.support.appending import NOTHING_KNOWN, appended
 from tests.support.pump_world import at, commit, eventually, prewrite
 
 
@@ -143,7 +145,7 @@ async def test_a_log_that_failed_goes_on_with_the_next_group(home: Path) -> None
         disk.fail_syncs = 1
         with pytest.raises(LogFailed):
             await shard.submit([a_prewrite(start, 900) for start in (10, 20, 30)])
-        counted = shard.statistics()
+        counted = statistics_of(shard)
         assert (counted.failed_records, counted.measures.errors["write_binlog_batch"]) == (3, 1)
         await shard.submit([a_prewrite(10), a_commit(10, 40)])
         assert shard.watermark == at(40)
@@ -200,13 +202,12 @@ LARGE = [prewrite(1, 60_000)]
 
 
 async def a_log(disk: SimDisk) -> ValueLog:
-    value_log = await ValueLog.open(HOME, disk=disk, limits=LogLimits())
-    acknowledged = Acknowledged(upto=FIRST, same_boot=True)
-    async for _, batch in value_log.recover(FIRST, acknowledged):
+    segments, limits = await Segments.open(HOME, disk=disk), LogLimits()
+    records = segments.recover(FIRST, NOTHING_KNOWN, limits.flush_bytes_max)
+    async for _, batch in records:
         assert [payload for _, payload in batch] == LARGE
-        value_log.note(FileId(0), max_ts=at(1))
-    await value_log.begin()
-    return value_log
+        segments.note(FileId(0), max_ts=at(1))
+    return await ValueLog.begin(segments, limits)
 
 
 @pytest.mark.parametrize("room", range(12))
@@ -229,4 +230,4 @@ async def test_a_footer_that_a_kill_cuts_short_is_no_damage(room: int) -> None:
     disk.files[HOME / "000000.vlog"].content += record.footer(at(1))[:room]
     again = await a_log(disk.kill())
     await again.close()
-    assert [segment.is_sealed for segment in again.segments()] == [True]
+    assert [segment.is_sealed for segment in again.segments] == [True]

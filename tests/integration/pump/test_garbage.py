@@ -59,8 +59,8 @@ async def a_month(pump: Pump) -> None:
     await eventually(
         lambda: (
             pump.statistics().shards[0].index_queue_records == 0
-            and all(s.checksum for s in pump._shards[0].log.segments() if s.is_sealed)
-            and pump._shards[0].filer.resume == pump._shards[0].log.end
+            and all(s.checksum for s in pump._shards[0].log.segments if s.is_sealed)
+            and pump._shards[0].filer.resume == pump._shards[0].log.segments.end
         )
     )
 
@@ -222,13 +222,13 @@ async def test_old_segments_in_front_of_an_open_prewrite_go_and_it_keeps_the_res
         await eventually(
             lambda: (
                 pump.statistics().shards[0].index_queue_records == 0
-                and all(s.checksum for s in shard.log.segments() if s.is_sealed)
-                and shard.filer.resume < shard.log.end
+                and all(s.checksum for s in shard.log.segments if s.is_sealed)
+                and shard.filer.resume < shard.log.segments.end
             )
         )
         await pump.caretaker.collect()
         assert gc_ts(pump) >= at(1 * DAY)  # a week before the mark that the open one keeps down
-        kept = {segment.fid for segment in shard.log.segments()}
+        kept = {segment.fid for segment in shard.log.segments}
         assert shard.filer.resume.fid in kept
         await written(pump, commit(10 * DAY, 30 * DAY + 9))
         await until_released(pump, 30 * DAY + 9)

@@ -20,6 +20,7 @@ from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import FileId
 from binlogd.pump.log.entry import Item
 from binlogd.pump.pump import Pump
+from binlogd.pump.shard.deletion import forget_rows
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
@@ -43,7 +44,7 @@ async def test_segments_are_forgotten_durably_before_they_are_deleted(tmp_path: 
     and no way to tell that from a loss."""
     index = await SqliteIndex.open(tmp_path / FILES[0])
     said: list[str] = []
-    await index._writer.set_trace_callback(said.append)
+    await index.database._writer.set_trace_callback(said.append)
     await index.forget_segments([FileId(0)], marks=Marks())
     await index.put((), Marks())
     await index.close()
@@ -80,7 +81,7 @@ async def month_written(pump: Pump) -> None:
         start = day * DAY + 1
         await written(pump, prewrite(start, 200), commit(start, start + 1))
     log = pump._shards[0].log
-    await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
+    await eventually(lambda: all(s.checksum for s in log.segments if s.is_sealed))
     await eventually(lambda: pump._shards[0].filer.filed_ts == at(30 * DAY + 2))
 
 
@@ -267,11 +268,11 @@ async def _first_with_binlogs(
 async def test_an_index_that_is_replaced_lets_its_last_transaction_end(tmp_path: Path) -> None:
     """Garbage collection may be deleting rows when damage is found elsewhere."""
     index = await SqliteIndex.open(tmp_path / FILES[0])
-    index.on_damage(lambda: None)
+    index.database.on_damage(lambda: None)
     async with asyncio.TaskGroup() as group:
         deleting = [group.create_task(_forget_rows_or_error(index)) for _ in range(30)]
         await asyncio.sleep(0)
-        index.found_damage("a test")
+        index.database.found_damage("a test")
         await index.close()
     first, *others = [task.result() for task in deleting]
     assert first == 0
@@ -280,7 +281,7 @@ async def test_an_index_that_is_replaced_lets_its_last_transaction_end(tmp_path:
 
 async def _forget_rows_or_error(index: SqliteIndex) -> int | IndexUnavailable:
     try:
-        return await index.forget_rows(first_fid=FileId(9), upto=at(9))
+        return await forget_rows(index.database, first_fid=FileId(9), upto=at(9))
     except IndexUnavailable as error:
         return error
 

@@ -137,8 +137,8 @@ async def test_an_index_that_is_made_again_has_it(world: World) -> None:
         await too_late(pump)
         await eventually(lambda: len(late(pump)) == 1)
         filer = pump._shards[0].filer
-        filer.index.found_damage("ruined")
-        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        filer.index.database.found_damage("ruined")
+        await eventually(lambda: filer.remade_count == 1 and filer.index.database.damage is None)
         assert (await filer.index.late()).total == 1
     for name in FILES:
         (world.directory / INDEX).with_name(name).unlink(missing_ok=True)

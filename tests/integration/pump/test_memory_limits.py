@@ -15,7 +15,8 @@ from binlogd.errors import CorruptRecord
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.budget import Budget
 from binlogd.pump.pump import Pump
-from binlogd.pump.shard.pull import PullOptions, ShardSource
+from binlogd.pump.shard.options import PullOptions
+from binlogd.pump.shard.pull import ShardSource
 from binlogd.tso import MAX_TS
 from binlogd.wire import peek
 from tests.sim.disk import SimDisk, SimFile

@@ -20,6 +20,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log.index_file import FILES, Marks
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Entry
+from binlogd.pump.shard.deletion import forget_rows
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.support.pump_world import (
@@ -83,7 +84,7 @@ async def test_exactly_the_keys_up_to_the_gc_mark_go(tmp_path: Path) -> None:
     ]
     await index.put(entries)
     turns = 0
-    while await index.forget_rows(first_fid=FileId(1), upto=Tso(100_000 + upto)):
+    while await forget_rows(index.database, first_fid=FileId(1), upto=Tso(100_000 + upto)):
         turns += 1
     left = await index.commits_after(NO_TS, upto=MAX_TS, limit=last)
     assert [each.start_ts for each in left] == list(range(upto + 1, last + 1))
@@ -143,7 +144,7 @@ async def test_a_puller_whose_segment_is_deleted_under_it_is_told_so(tmp_path: P
         for number in range(1, 32):
             await written(pump, prewrite(number * day, 200), commit(number * day, number * day + 1))
         log = pump._shards[0].log
-        await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
+        await eventually(lambda: all(s.checksum for s in log.segments if s.is_sealed))
         await eventually(lambda: pump._shards[0].filer.filed_ts == at(31 * day + 1))
         disk.collect = pump.caretaker.collect  # type: ignore[assignment]  # None before
         with pytest.raises(Behind, match="have been deleted"):

@@ -752,8 +752,8 @@ async def until_filed(pump: Pump) -> None:
     await eventually(
         lambda: (
             not shard.filer.waiting
-            and all(each.checksum for each in shard.log.segments() if each.is_sealed)
-            and (shard.sorter.open_count or shard.filer.resume == shard.log.end)
+            and all(each.checksum for each in shard.log.segments if each.is_sealed)
+            and (shard.sorter.open_count or shard.filer.resume == shard.log.segments.end)
         )
     )
 

@@ -18,7 +18,9 @@ from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.pump.budget import Budget
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import LateRow, SqliteIndex
-from binlogd.pump.shard.pull import PullOptions, ShardSource
+from binlogd.pump.shard.options import PullOptions
+from binlogd.pump.shard.pull import ShardSource
+from binlogd.pump.shard.statistics import statistics_of
 from binlogd.tso import NO_TS, Tso
 from tests.support.pump_world import (
     PATIENCE_S,
@@ -51,7 +53,7 @@ async def test_a_repeated_commit_survives_an_index_that_lacks_a_table(world: Wor
             other.execute("DROP TABLE commits")
         other.close()
         await written(pump, commit(1, 2), prewrite(3), commit(3, 4))
-        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        await eventually(lambda: filer.remade_count == 1 and filer.index.database.damage is None)
         assert numbers(await pulled(pump, upto=at(4))) == [(1, 2), (3, 4)]
 
 
@@ -65,7 +67,7 @@ async def test_an_index_with_a_row_that_lacks_a_number_is_made_again(world: Worl
         other.close()
         with pytest.raises(IndexUnavailable, match="lacks a number"):
             await filer.index.commits_after(NO_TS, upto=at(2), limit=9)
-        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        await eventually(lambda: filer.remade_count == 1 and filer.index.database.damage is None)
         assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
 
 
@@ -80,7 +82,7 @@ async def test_an_index_with_anything_but_numbers_is_made_again(world: World, va
         other.close()
         with pytest.raises(IndexUnavailable, match="it is damaged"):
             await filer.index.commits_after(NO_TS, upto=at(2), limit=9)
-        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        await eventually(lambda: filer.remade_count == 1 and filer.index.database.damage is None)
         assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
 
 
@@ -101,7 +103,7 @@ async def test_an_index_that_lost_a_row_about_itself_is_told_and_made_again(
             DirectoryIndex(world.directory).resolved_ts()
     async with world.pump(replace(ROOMY, window_bytes_max=1)) as pump:
         assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
-        assert len(pump._shards[0].log.segments()) == 1
+        assert len(pump._shards[0].log.segments) == 1
 
 
 async def test_an_index_with_damaged_pages_is_made_again(world: World) -> None:
@@ -134,8 +136,8 @@ async def test_an_index_that_is_damaged_while_it_is_used_is_made_again(world: Wo
         with pytest.raises(IndexUnavailable, match="made again"):
             await shard.index.outcome(at(12))
         await written(pump, prewrite(2_000), commit(2_000, 2_001))
-        await eventually(lambda: shard.statistics().index_rebuilds == 1)
-        await eventually(lambda: shard.statistics().index_damage == "")
+        await eventually(lambda: statistics_of(shard).index_rebuilds == 1)
+        await eventually(lambda: statistics_of(shard).index_damage == "")
         await written(pump, prewrite(3_000), commit(3_000, 3_001))
         found = await pulled(pump, upto=at(3_001))
         assert numbers(found) == [(n, n + 1) for n in [*range(10, 2_002, 2), 3_000]]
@@ -157,8 +159,8 @@ async def test_an_index_that_cannot_be_made_again_yet_is_made_later(world: World
 
         filer._remade = refusing
         filer._options = replace(filer._options, retry_s=0.01)
-        filer.index.found_damage("ruined")
-        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        filer.index.database.found_damage("ruined")
+        await eventually(lambda: filer.remade_count == 1 and filer.index.database.damage is None)
         await written(pump, prewrite(3), commit(3, 4))
         assert numbers(await pulled(pump, upto=at(4))) == [(1, 2), (3, 4)]
 
@@ -174,7 +176,7 @@ async def test_a_row_that_leads_to_another_binlog_is_no_answer(world: World) -> 
         other.close()
         with pytest.raises(IndexUnavailable, match=f"row of commit_ts {at(13)} leads to another"):
             await pulled(pump, upto=at(29))
-        await eventually(lambda: pump._shards[0].index.damage is None)
+        await eventually(lambda: pump._shards[0].index.database.damage is None)
         expected = [(number, number + 1) for number in range(10, 30, 2)]
         assert numbers(await pulled(pump, upto=at(29))) == expected
 
@@ -211,8 +213,8 @@ async def test_an_index_that_is_ruined_again_and_again_ends_the_process(world: W
         async with world.pump() as pump:
             await written(pump, prewrite(1), commit(1, 2))
             for _ in range(4):
-                await eventually(lambda: pump._shards[0].index.damage is None)
-                pump._shards[0].index.found_damage("ruined")
+                await eventually(lambda: pump._shards[0].index.database.damage is None)
+                pump._shards[0].index.database.found_damage("ruined")
             await asyncio.sleep(PATIENCE_S)  # its end comes first
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -303,7 +305,7 @@ async def test_segments_without_a_checksum_hold_up_neither_filing_nor_the_end(
 
     disk = SlowReader()
     async with World(tmp_path, disk).pump(small) as pump:
-        segments = len(pump._shards[0].log.segments())
+        segments = len(pump._shards[0].log.segments)
         assert segments > 20
         measured = disk.measured
         await written(pump, prewrite(1_000), commit(1_000, 1_001))
@@ -358,7 +360,7 @@ async def test_a_commit_for_a_rollback_behind_the_marks_keeps_its_prewrite(world
 
 
 def segments_of(pump: Pump) -> list[Segment]:
-    return pump._shards[0].log.segments()
+    return list(pump._shards[0].log.segments)
 
 
 async def test_a_commit_repeated_before_it_is_filed_is_not_late(world: World) -> None:

@@ -24,8 +24,8 @@ from binlogd.errors import Unavailable
 from binlogd.log.index_file import FILES
 from binlogd.pump.log.entry import Item
 from binlogd.pump.log.valuelog import LogLimits
-from binlogd.pump.shard.filing import FilingOptions
-from binlogd.pump.shard.shard import Shard, ShardOptions
+from binlogd.pump.shard.options import FilingOptions, ShardOptions
+from binlogd.pump.shard.shard import Shard
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.binlogs import fake
 from tests.sim.disk import SimDisk
@@ -103,7 +103,7 @@ async def answers(shard: Shard, history: History) -> Answers:
         if outcome is not None:  # a prewrite repeated behind its outcome: the resolver does this
             shard.sorter.settle(start)
     commits = await shard.index.commits_after(NO_TS, upto=MAX_TS, limit=100_000)
-    segments = shard.log.segments()
+    segments = shard.log.segments
     for each in commits:  # garbage collection keeps what a commit needs: it takes the oldest first
         if each.prewrite is not None:
             fid = each.prewrite[0]

@@ -106,7 +106,9 @@ async def test_a_round_on_a_full_disk_takes_the_reserve_and_deletes_what_may_go(
             world.clock.now_ms += 30 * 86_400_000
             for start in range(0, 30 * DAY, DAY):
                 await written(pump, prewrite(start + 1, 200), commit(start + 1, start + 2))
-            await eventually(lambda: pump._shards[0].filer.resume == pump._shards[0].log.end)
+            await eventually(
+                lambda: pump._shards[0].filer.resume == pump._shards[0].log.segments.end
+            )
             fill(home)
             with pytest.raises(Unavailable):
                 await pump.caretaker.collect()

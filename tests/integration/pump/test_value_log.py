@@ -17,11 +17,14 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log import record
 from binlogd.log.index_file import FILES, Segment
 from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
-from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.log.segments import Segments
+from binlogd.pump.log.tail import Acknowledged
+from binlogd.pump.log.valuelog import LogLimits, ValueLog
+from binlogd.pump.shard.deletion import confirm
 from binlogd.tso import Tso
 from binlogd.wire.binlogs import prewrite_binlog
 from binlogd.wire.peek import peek
-from tests.support.appending import appended
+from tests.support.appending import NOTHING_KNOWN, appended, recovered_log
 from tests.support.artefacts import ARTEFACTS
 from tests.support.pump_world import ROOMY, at, commit, posix_world, prewrite, pulled, written
 
@@ -40,18 +43,11 @@ async def log_in(
     directory: Path,
     disk: PosixDisk,
     limits: LogLimits | None = None,
-    acknowledged: Acknowledged | None = None,
+    acknowledged: Acknowledged = NOTHING_KNOWN,
     known: Sequence[Segment] = (),
 ) -> AsyncIterator[tuple[ValueLog, list[tuple[ValuePointer, bytes]]]]:
     """An open log, and what its recovery found."""
-    opened = await ValueLog.open(directory, disk=disk, limits=limits or LogLimits(), known=known)
-    acknowledged = acknowledged or Acknowledged(upto=FIRST, same_boot=True)
-    found = [
-        (ValuePointer(fid, offset), each)
-        async for fid, batch in opened.recover(FIRST, acknowledged)
-        for offset, each in batch
-    ]
-    await opened.begin()
+    opened, found = await recovered_log(directory, disk, limits, acknowledged, known)
     try:
         yield opened, found
     finally:
@@ -94,10 +90,10 @@ async def test_a_go_pumps_segment_is_read_and_written_again_byte_for_byte(
     original = (source / "000000.vlog").read_bytes()
     async with log_in(source, disk) as (value_log, found):
         assert len(found) == records
-        assert value_log.segments()[0].is_sealed
+        assert next(iter(value_log.segments)).is_sealed
         assert segment_files(source) == ["000000.vlog", "000001.vlog"]
         places = [Place(*pointer, len(each)) for pointer, each in found]
-        assert await value_log.read(places) == [each for _, each in found]
+        assert await value_log.segments.read(places) == [each for _, each in found]
     index_ts = []
     for _, each in found:
         tp, start_ts, commit_ts, _ = peek(each)
@@ -123,8 +119,9 @@ async def test_a_go_pumps_segment_has_no_byte_that_may_flip(
         # Bits of max_ts are protected by what is remembered of the segment, not by themselves.
         known = [Segment(FileId(0), True, len(original))]
         upto = ValuePointer(FileId(0), len(original))
-        opened = await ValueLog.open(source, disk=disk, limits=LogLimits(), known=known)
-        records = opened.recover(FIRST, Acknowledged(upto=upto, same_boot=False))
+        opened = await Segments.open(source, disk=disk, known=known)
+        acknowledged = Acknowledged(upto=upto, same_boot=False)
+        records = opened.recover(FIRST, acknowledged, LogLimits().flush_bytes_max)
         if len(original) - 12 <= position < len(original) - 4:
             assert len([each async for _, batch in records for each in batch]) == 1029
         else:
@@ -144,9 +141,9 @@ async def test_every_record_reads_back(
     async with log_in(tmp_path, disk, limits) as (value_log, _):
         places = await write(value_log, range(1, batch + 1))
         expected = [payload(ts) for ts in range(1, batch + 1)]
-        assert await value_log.read(places) == expected
+        assert await value_log.segments.read(places) == expected
         middle = places[len(places) // 2]
-        scan = value_log.scan(ValuePointer(middle.fid, middle.offset))
+        scan = value_log.segments.scan(ValuePointer(middle.fid, middle.offset))
         tail = [each async for _, batch in scan for _, each in batch]
         assert tail == expected[len(places) // 2 :]
 
@@ -159,7 +156,7 @@ async def test_records_survive_many_lives(tmp_path: Path, disk: PosixDisk) -> No
             assert [pointer for pointer, _ in found] == [place[:2] for place in places]
             places += await write(value_log, [3 * life + 1, 3 * life + 2, 3 * life + 3])
     async with log_in(tmp_path, disk, limits) as (value_log, _):
-        assert await value_log.read(places) == [payload(ts) for ts in range(1, 31)]
+        assert await value_log.segments.read(places) == [payload(ts) for ts in range(1, 31)]
 
 
 async def test_a_segment_over_its_limit_is_sealed_with_its_largest_timestamp(
@@ -167,14 +164,14 @@ async def test_a_segment_over_its_limit_is_sealed_with_its_largest_timestamp(
 ) -> None:
     async with log_in(tmp_path, disk, LogLimits(segment_bytes_max=300)) as (value_log, _):
         await write(value_log, [7, 9, 8, 1])
-        sealed, growing = value_log.segments()
+        sealed, growing = value_log.segments
         assert (sealed.is_sealed, sealed.max_ts, growing.is_sealed) == (True, 9, False)
         assert record.footer_ts((tmp_path / "000000.vlog").read_bytes()[-12:]) == 9
         assert sealed.size_bytes == (tmp_path / "000000.vlog").stat().st_size
-        measured = await value_log.measure(FileId(0))
-        assert measured.checksum == await disk.checksum(
-            value_log.path(FileId(0)), sealed.size_bytes
-        )
+        await value_log.segments.measure(FileId(0))
+        path = value_log.segments.path(FileId(0))
+        measured, _ = value_log.segments
+        assert measured.checksum == await disk.checksum(path, sealed.size_bytes)
 
 
 async def test_a_small_segment_is_left_open_and_a_large_one_sealed_at_close(
@@ -224,7 +221,7 @@ async def test_no_flipped_bit_of_an_acknowledged_log_goes_unseen(
 ) -> None:
     async with log_in(tmp_path, disk) as (value_log, _):
         await write(value_log, [1, 2, 3], size=20)
-        end = value_log.end
+        end = value_log.segments.end
     path = tmp_path / "000000.vlog"
     whole = path.read_bytes()
     for position in range(len(whole)):
@@ -246,7 +243,7 @@ async def test_a_torn_payload_may_hold_whole_records(tmp_path: Path, disk: Posix
     """Somebody keeps value logs in a column: what the torn record holds is not the log's."""
     async with log_in(tmp_path, disk) as (value_log, _):
         await write(value_log, [1], size=20)
-        torn = value_log.end.offset
+        torn = value_log.segments.end.offset
         inner = record.encode(payload(7, 30)) + record.encode(payload(8, 30))
         holder = prewrite_binlog(Tso(2), prewrite_value=b"before " + inner + b" and behind")
         await appended(value_log, [holder], [Tso(2)])
@@ -289,13 +286,13 @@ async def test_damage_says_what_is_unreadable_and_where_it_goes_on(
         damaged[second.offset + 40] ^= 1
         (tmp_path / "000000.vlog").write_bytes(damaged)
         with pytest.raises(CorruptRecord) as caught:
-            await value_log.read([second])
+            await value_log.segments.read([second])
         assert (caught.value.path, caught.value.offset) == (
             tmp_path / "000000.vlog",
             second.offset,
         )
         with pytest.raises(CorruptRecord) as caught:
-            async for _ in value_log.scan(FIRST):
+            async for _ in value_log.segments.scan(FIRST):
                 pass
     unreadable = third.offset - second.offset
     assert f"{unreadable} bytes are unreadable" in str(caught.value)
@@ -308,7 +305,7 @@ async def test_after_a_power_cut_whole_records_behind_a_hole_are_torn_too(
     """The disk may have written the last append in any order; the process could not."""
     async with log_in(tmp_path, disk) as (value_log, _):
         await write(value_log, [1])
-        end = value_log.end
+        end = value_log.segments.end
         await write(value_log, [2, 3, 4])
     path = tmp_path / "000000.vlog"
     holed = bytearray(path.read_bytes())
@@ -332,7 +329,7 @@ async def test_no_power_cut_takes_more_than_the_last_append(
     limits = LogLimits(flush_bytes_max=300)
     async with log_in(tmp_path, disk, limits) as (value_log, _):
         await write(value_log, [1])
-        marked = Acknowledged(upto=value_log.end, same_boot=False)
+        marked = Acknowledged(upto=value_log.segments.end, same_boot=False)
         lost, last = await write(value_log, [2, 3])
         await write(value_log, [4], size=500)
     path = tmp_path / "000000.vlog"
@@ -356,7 +353,7 @@ async def test_a_log_shorter_than_what_was_acknowledged_is_damaged(
 ) -> None:
     async with log_in(tmp_path, disk) as (value_log, _):
         await write(value_log, [1, 2])
-        acknowledged = Acknowledged(upto=value_log.end, same_boot=True)
+        acknowledged = Acknowledged(upto=value_log.segments.end, same_boot=True)
     path = tmp_path / "000000.vlog"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptRecord, match="acknowledged up to offset"):
@@ -373,8 +370,8 @@ async def test_a_sealed_segment_is_held_to_what_is_remembered(
 ) -> None:
     async with log_in(tmp_path, disk, LogLimits(segment_bytes_max=100)) as (value_log, _):
         await write(value_log, [1, 2])
-        sealed = value_log.segments()[0]
-        await value_log.confirm([FileId(0)])
+        sealed, _ = value_log.segments
+        await confirm(value_log.segments, [sealed])
         path = tmp_path / "000000.vlog"
         whole = path.read_bytes()
         for bit in range(64):  # of max_ts: too small, it would be deleted too early
@@ -382,10 +379,10 @@ async def test_a_sealed_segment_is_held_to_what_is_remembered(
             damaged[len(whole) - 12 + bit // 8] ^= 1 << bit % 8
             path.write_bytes(damaged)
             with pytest.raises(CorruptRecord, match="not as remembered"):
-                await value_log.confirm([FileId(0)])
+                await confirm(value_log.segments, [sealed])
         path.write_bytes(whole[:-1] + b"x")
         with pytest.raises(CorruptRecord, match="not as remembered"):
-            await value_log.confirm([FileId(0)])
+            await confirm(value_log.segments, [sealed])
         path.write_bytes(whole)
     for bit in range(64):  # too large, time would go on from there
         damaged = bytearray(whole)
@@ -412,12 +409,12 @@ async def test_deleted_segments_are_gone_and_left_overs_follow(
 ) -> None:
     async with log_in(tmp_path, disk, LogLimits(segment_bytes_max=100)) as (value_log, _):
         places = await write(value_log, [1, 2, 3])
-        await value_log.delete([FileId(0)])
+        await value_log.segments.delete([FileId(0)])
         with pytest.raises(CorruptRecord, match="no such segment"):
-            await value_log.read(places)
-        assert await value_log.read(places[1:]) == [payload(2), payload(3)]
-    opened = await ValueLog.open(tmp_path, disk=disk, limits=LogLimits(), first_fid=FileId(2))
-    assert [segment.fid for segment in opened.segments()] == [2]
+            await value_log.segments.read(places)
+        assert await value_log.segments.read(places[1:]) == [payload(2), payload(3)]
+    opened = await Segments.open(tmp_path, disk=disk, first_fid=FileId(2))
+    assert [segment.fid for segment in opened] == [2]
     assert "000001.vlog" not in segment_files(tmp_path)
 
 
@@ -437,7 +434,7 @@ async def test_a_write_that_hits_a_limit_is_undone_and_the_log_goes_on(
             with pytest.raises(LogFailed, match="see that its disk works and has room"):
                 await write(value_log, [20], size=1_000)
             # What got there of the record is cut at once: nothing unacknowledged is left behind.
-            assert (tmp_path / "000000.vlog").stat().st_size == value_log.end.offset
+            assert (tmp_path / "000000.vlog").stat().st_size == value_log.segments.end.offset
             with pytest.raises(LogFailed):
                 await write(value_log, [50], size=30_000)
         finally:
@@ -445,6 +442,6 @@ async def test_a_write_that_hits_a_limit_is_undone_and_the_log_goes_on(
         places += await write(value_log, [60], size=1_000)
         assert places[-1].fid > 0  # the poisoned segment is left behind
         expected = [payload(ts, 1_000) for ts in [*range(1, 20), 60]]
-        assert await value_log.read(places) == expected
+        assert await value_log.segments.read(places) == expected
     async with log_in(tmp_path, disk) as (_, found):
         assert [each for _, each in found] == expected

@@ -11,10 +11,11 @@ import pytest
 
 from binlogd.errors import CorruptRecord, DiskFull, LogFailed
 from binlogd.log.pointer import FIRST, ValuePointer
-from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.log.tail import Acknowledged
+from binlogd.pump.log.valuelog import LogLimits, ValueLog
 from binlogd.tso import Tso
 from tests.sim.disk import SimDisk
-from tests.support.appending import appended
+from tests.support.appending import appended, recovered_log
 
 HOME = Path("/pump/value")
 LIMITS = LogLimits(segment_bytes_max=4_000, flush_bytes_max=2_000)
@@ -23,15 +24,8 @@ LIMITS = LogLimits(segment_bytes_max=4_000, flush_bytes_max=2_000)
 async def opened(
     disk: SimDisk, upto: ValuePointer, boot: str
 ) -> tuple[ValueLog, list[tuple[ValuePointer, bytes]]]:
-    value_log = await ValueLog.open(HOME, disk=disk, limits=LIMITS)
     acknowledged = Acknowledged(upto=upto, same_boot=boot == disk.boot_id())
-    found = [
-        (ValuePointer(fid, offset), payload)
-        async for fid, batch in value_log.recover(FIRST, acknowledged)
-        for offset, payload in batch
-    ]
-    await value_log.begin()
-    return value_log, found
+    return await recovered_log(HOME, disk, LIMITS, acknowledged)
 
 
 class Life:
@@ -87,7 +81,7 @@ class Life:
                 continue
             self.acked.update(zip(group, pointers, strict=True))
             if self.rng.random() < 0.3:
-                self.upto = value_log.end  # the index has come so far
+                self.upto = value_log.segments.end  # the index has come so far
 
     async def _spooled(self, value_log: ValueLog, payload: bytes) -> ValuePointer:
         spool = await value_log.spool(f"{self.number}")
@@ -150,7 +144,7 @@ async def test_what_a_killed_process_began_is_durable_before_the_next_builds_on_
         disk = disk.kill()
         value_log, _ = await opened(disk, FIRST, disk.boot_id())
         await appended(value_log, [b"later"], [Tso(3)])
-        _, found = await opened(disk.crash(), value_log.end, disk.boot_id())
+        _, found = await opened(disk.crash(), value_log.segments.end, disk.boot_id())
         assert b"later" in [payload for _, payload in found], f"killed after {moment} turns"
         moment += 1
     assert moment > 3
@@ -185,7 +179,7 @@ async def test_after_a_failed_sync_the_log_goes_on_in_a_new_segment() -> None:
         await appended(value_log, [b"second"], [Tso(2)])
     (third,) = await appended(value_log, [b"third"], [Tso(3)])
     assert (first.fid, third.fid) == (0, 1)
-    _, found = await opened(disk.crash(), value_log.end, disk.boot_id())
+    _, found = await opened(disk.crash(), value_log.segments.end, disk.boot_id())
     assert [payload for _, payload in found] == [b"first", b"third"]
 
 
@@ -198,7 +192,7 @@ async def test_while_the_disk_is_full_every_write_is_refused() -> None:
         with pytest.raises(DiskFull, match="available: 4096"):
             await appended(value_log, [b"too much"], [Tso(1)])
     await appended(value_log, [b"at last"], [Tso(2)])
-    _, found = await opened(disk.kill(), value_log.end, disk.boot_id())
+    _, found = await opened(disk.kill(), value_log.segments.end, disk.boot_id())
     assert [payload for _, payload in found] == [b"at last"]
 
 
@@ -223,10 +217,7 @@ async def test_a_log_that_is_given_up_at_any_moment_and_closed_reads_again(
     moment, was_given_up = 0, True
     while was_given_up:  # at one moment after the other, until it ends by itself
         disk = SimDisk(random.Random(moment))
-        value_log = await ValueLog.open(HOME, disk=disk, limits=limits)
-        async for _ in value_log.recover(FIRST, Acknowledged(upto=FIRST, same_boot=True)):
-            pass
-        await value_log.begin()
+        value_log, _ = await recovered_log(HOME, disk, limits)
         size = 5_700 if is_poisoned else 7_000
         kept = [bytes([number]) * size for number in range(9)]
         await appended(value_log, kept, [Tso(1)] * 9)  # the next one rotates

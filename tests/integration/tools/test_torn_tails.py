@@ -25,7 +25,6 @@ from binlogd.log.directory import data_directory, pump_directory, segment_file
 from binlogd.log.pointer import FIRST
 from binlogd.pump.checking.check import check
 from binlogd.pump.kept_routing import SHARDS_FILE
-from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.route import Routing
 from binlogd.snapshot.log.reader import payloads, slices
 from binlogd.snapshot.spec import PinnedSegment
@@ -34,6 +33,7 @@ from binlogd.tools.records import records
 from binlogd.tools.transaction import CommitWindow, Meter
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from tests.support.appending import recovered_log
 from tests.support.pb_reader import file_records, read_file_log
 
 TRANSACTIONS = 4
@@ -95,9 +95,7 @@ def started(value: Path) -> int:
     async def recovered() -> int:
         disk = PosixDisk(threads=1)
         try:
-            value_log = await ValueLog.open(value, disk=disk, limits=LogLimits())
-            batches = value_log.recover(FIRST, Acknowledged(upto=FIRST, same_boot=True))
-            return sum([len(batch) async for _, batch in batches])
+            return len((await recovered_log(value, disk))[1])
         finally:
             disk.close()
 
