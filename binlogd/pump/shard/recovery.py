@@ -19,7 +19,7 @@ import structlog
 from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import CorruptIndex, LogFailed
+from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed
 from binlogd.host.disk import disk_errors
 from binlogd.log import gone
 from binlogd.log.directory import VALUE
@@ -81,7 +81,10 @@ async def _recovered(directory: Path, disk: Disk, options: ShardOptions, now_s: 
         try:
             segments = await Segments.open(value, disk=disk, known=known, first_fid=begin.first_fid)
         except LogFailed:  # a sync that fails may lose the end of the log, as a loss of power does
-            await index.put((), replace(begin, boot_id=""), is_durable=True)
+            try:
+                await index.put((), replace(begin, boot_id=""), is_durable=True)
+            except IndexUnavailable as error:  # it is the log that has failed
+                log.warning("index_not_saved", path=str(index.database.path), cause=str(error))
             raise
         # Without marks nothing tells torn from damaged but the bytes themselves: then be strict.
         same_boot = marks is None or marks.boot_id == disk.boot_id() != ""

@@ -169,6 +169,31 @@ async def test_what_a_failed_sync_of_a_start_lost_is_no_damage_to_the_next(home:
         assert shard.watermark == at(40)
 
 
+class LockingDisk(SimDisk):
+    """A disk on which an index is locked by somebody else as soon as a log is synced."""
+
+    locks: Path | None = None
+
+    async def sync(self, file: SimFile) -> None:
+        if self.locks is not None:
+            self.other = sqlite3.connect(self.locks, isolation_level=None)
+            self.other.execute("BEGIN IMMEDIATE")
+        await super().sync(file)
+
+
+async def test_a_start_whose_sync_fails_names_the_log_though_the_index_cannot_be_told(
+    home: Path,
+) -> None:
+    disk = LockingDisk(random.Random(1))
+    async with running(home, disk) as shard:
+        await shard.submit([a_prewrite(1), a_commit(1, 2)])
+    disk.locks, disk.fail_syncs = home / FILES[0], 1
+    with pytest.raises(LogFailed, match="Input/output error"):
+        async with running(home, disk):
+            pass
+    disk.other.close()
+
+
 class UnreadableDisk(SimDisk):
     """A disk that fails to read some times."""
 
