@@ -23,7 +23,8 @@ import structlog
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.restore import Restored
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
-from binlogd.grpc.http2 import Http2Limits, Servable
+from binlogd.grpc.bounds import Http2Limits
+from binlogd.grpc.half import Servable
 from binlogd.host.certificates import Expiry
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
@@ -58,7 +59,8 @@ from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.pump.reserve import room_in
 from binlogd.pump.rpc.cistern import CisternService
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import Action, NodeState
 from binlogd.serving.finder import RowIndexer
 from binlogd.serving.routes.application import application

@@ -7,7 +7,7 @@ One pass, no I/O, made to be compiled. Source: RFC 7541 section 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from hpack.exceptions import HPACKDecodingError, HPACKError
@@ -20,7 +20,7 @@ Field = tuple[bytes, bytes]
 _VALUES_MAX: Final = 256
 _BLOCKS_MAX: Final = 16
 _BLOCK_BYTES_MAX: Final = 256
-ENTRY_BYTES: Final = 32
+_ENTRY_BYTES: Final = 32
 """What a field counts beside its name and value."""
 # Fields are objects of their own here: compiled, a tuple of a known type is made anew each time.
 _STATIC: Final[list[Any]] = list(HeaderTable.STATIC_TABLE)
@@ -128,5 +128,10 @@ def _entry(dynamic: Any, index: int) -> Any:
     return _STATIC[index] if index < _STATIC_COUNT else dynamic[index - _STATIC_COUNT]
 
 
+def weight(fields: Iterable[tuple[Any, Any]]) -> int:
+    """As HPACK counts them."""
+    return sum(len(name) + len(value) + _ENTRY_BYTES for name, value in fields)
+
+
 def _entry_bytes(field: Field) -> int:
-    return ENTRY_BYTES + len(field[0]) + len(field[1])
+    return _ENTRY_BYTES + len(field[0]) + len(field[1])

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from binlogd.grpc.blocks import BlockReader, Field
+from binlogd.grpc.blocks import BlockReader, Field, weight
 from binlogd.grpc.frames import (
     FRAME_BYTES_MAX,
     FRAME_HEAD_BYTES,
     OK_DATA_BYTES,
     STREAM_MAX,
     ok_answer,
+    window_update,
 )
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 
@@ -25,9 +26,14 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 _FIELDS_MAX: Final = 64
+_TIMEOUT: Final = b"grpc-timeout"
+_SHAPES_MAX: Final = 16
+_SHAPE_BYTES_MAX: Final = 2 << 10  # a larger one is judged by grpclib each time
+_CONTENT_TYPES: Final = (b"application/grpc", b"application/grpc+proto")
+_OWN_FIELDS: Final = (b"grpc-accept-encoding", _TIMEOUT, b"grpc-tags-bin", b"grpc-trace-bin")
+_TABLE_BYTES: Final = 4096
 _TIMEOUT_DIGITS_MAX: Final = 8
 _UNITS: Final = b"HMSmun"
-_TIMEOUT: Final = b"grpc-timeout"
 _NOTHING: Final[list[Field]] = []
 _NO_PIECES: Final[list[bytes]] = []
 
@@ -113,11 +119,14 @@ class Call:
 class CallTable:
     """The calls of one connection: open ones, and those that wait for the peer's window."""
 
-    def __init__(self, owner: object, reader: BlockReader) -> None:
+    def __init__(self, owner: object, reader: BlockReader, inlets: dict[bytes, Inlet]) -> None:
+        """`inlets`: of the methods that take such calls, by path."""
         self.open: dict[int, Call] = {}  # taken and not answered
         self.blocked: dict[int, Call] = {}  # to be answered OK when the peer opens its window
         self.abandoned = 0  # reset by the peer while somebody works on them
-        self.shapes: dict[Shape, Inlet | None] = {}  # whose call such headers are
+        self.table_size = _TABLE_BYTES
+        """Of what h2 encodes: the smallest that the peer has set, for h2 answers that only in its
+        next block."""
         self.highest = 0  # the largest stream so far
         self.held = 0  # bytes received and not given back
         self.freed = 0  # how many of them may go back
@@ -126,6 +135,8 @@ class CallTable:
         """Whether `take` stopped at a block that it has read; `fields` are what it says."""
         self._owner = owner
         self._reader = reader
+        self._inlets = inlets
+        self._shapes: dict[Shape, Inlet | None] = {}  # whose call such headers are
         self._judged: list[Any] = []  # headers without a timeout, the same objects
         self._judgement: Inlet | None = None
 
@@ -211,12 +222,18 @@ class CallTable:
         self.freed += call.size - call.returned
         call.returned = call.size
 
+    def given_back(self) -> bytes:
+        """A frame that gives the peer back what is free."""
+        freed, self.freed = self.freed, 0
+        self.held -= freed
+        return window_update(0, freed)
+
     def inlet_of(self, fields: list[Field]) -> Inlet | None:
         """Whose call these headers begin, if a call with such headers was judged before."""
         if not self._is_as_judged(fields):
             shape = shape_of(fields)
             self._judged = [] if shape is None else list(shape)
-            self._judgement = None if shape is None else self.shapes.get(shape)
+            self._judgement = None if shape is None else self._shapes.get(shape)
         return self._judgement
 
     def _is_as_judged(self, fields: list[Any]) -> bool:
@@ -229,14 +246,30 @@ class CallTable:
                 return False
         return at == len(judged) > 0 and len(fields) <= _FIELDS_MAX
 
+    def judge(self, fields: list[Field]) -> Inlet | None:
+        """Whose call these headers begin: nobody's, if they ask for more than a call of a path that
+        has an inlet, or if h2 owes the peer word of its table in the next block."""
+        shape = shape_of(fields)
+        if shape is None:
+            return None
+        if shape not in self._shapes:
+            if weight(shape) > _SHAPE_BYTES_MAX:
+                return None
+            if len(self._shapes) >= _SHAPES_MAX:
+                self.judge_again()
+            is_ours = self.table_size >= _TABLE_BYTES and _is_plain(shape)
+            path = dict(shape).get(b":path", b"")
+            self.learn(shape, self._inlets.get(path) if is_ours else None)
+        return self._shapes[shape]
+
     def learn(self, shape: Shape, inlet: Inlet | None) -> None:
         """Whose call such headers are: nobody's, if grpclib has to see them."""
-        self.shapes[shape] = inlet
+        self._shapes[shape] = inlet
         self._judged = []
 
     def judge_again(self) -> None:
         """What counts for a judgement has changed."""
-        self.shapes.clear()
+        self._shapes.clear()
         self._judged = []
 
     def acknowledge(self, calls: list[Call], window: int, stream_window: int) -> list[bytes]:
@@ -280,6 +313,24 @@ def shape_of(fields: list[Any]) -> Shape | None:
         else:
             rest.append(field)
     return tuple(rest)
+
+
+def _is_plain(shape: Shape) -> bool:
+    """Whether these headers, the timeout aside, ask for nothing but a call of a path."""
+    fields = dict(shape)
+    return (
+        len(fields) == len(shape)
+        and fields.get(b":method") == b"POST"
+        and fields.get(b"te") == b"trailers"
+        and fields.get(b"content-type") in _CONTENT_TYPES
+        and b"content-length" not in fields  # h2 holds it against the body
+        and all(
+            (name + value).isascii()
+            and (not name.endswith(b"-bin") or name in _OWN_FIELDS)
+            and (not name.startswith(b"grpc-") or name in _OWN_FIELDS)
+            for name, value in shape
+        )
+    )
 
 
 def _is_timeout(value: bytes) -> bool:

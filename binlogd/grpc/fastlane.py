@@ -19,33 +19,27 @@ Source: tidb-binlog pump/server.go, where grpc-go does this.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from grpclib.exceptions import GRPCError
-from h2.connection import ConnectionInputs, ConnectionState
+from h2.connection import ConnectionInputs
 from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
 
 from binlogd.grpc import frames as wire
-from binlogd.grpc.blocks import Field
-from binlogd.grpc.calls import Call, CallTable, Inlet, Shape, shape_of
+from binlogd.grpc.blocks import weight
+from binlogd.grpc.bounds import Http2Limits, Unread
+from binlogd.grpc.calls import Call, CallTable
 from binlogd.grpc.frames import DATA, END_STREAM, HEADERS, OK_DATA_BYTES, frame_head, u32
 from binlogd.grpc.hpack import SharedDecoder
-from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread, weight
-from binlogd.grpc.lane import CallSink, FastLane
+from binlogd.grpc.http2 import GrpcProtocol
+from binlogd.grpc.lane import FastLane
+from binlogd.grpc.pongs import Pongs
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 
-_SHAPES_MAX = 16
-_SHAPE_BYTES_MAX = 2 << 10  # a larger one is judged by grpclib each time
-_PONG_S = 0.05  # an answer to a ping may wait so long for one to a call
-_CONTENT_TYPES = (b"application/grpc", b"application/grpc+proto")
-_OWN_FIELDS = (b"grpc-accept-encoding", b"grpc-timeout", b"grpc-tags-bin", b"grpc-trace-bin")
 _WHOLE_BLOCK = wire.END_HEADERS
 _BLOCK_FORM = wire.END_HEADERS | wire.PADDED | wire.PRIORITY
-_TABLE_BYTES = 4096
 _CALL_BYTES = 2 << 10
 """What a call costs that has begun, beside its headers."""
-_PONGS_BYTES_MAX = 1 << 10
 _MUCH_BYTES = 4 * wire.FRAME_BYTES_MAX
 
 
@@ -58,14 +52,14 @@ class FastLaneProtocol(GrpcProtocol):
         super().__init__(handler, config, limits, unread)
         self._lane = lane
         self._decoder = SharedDecoder(lane.values)
-        self._calls = CallTable(self, self._decoder.reader)
-        self._rest = b""  # an incomplete frame or preface
-        self._pongs = b""  # answers to pings, which go with the next to a call
-        self._pong_timer: asyncio.TimerHandle | None = None
+        self._calls = CallTable(self, self._decoder.reader, lane.inlets)
+        self._rest = b""  # an incomplete frame
+        self._pongs = Pongs()
         self._is_greeted = False
         self._is_in_block = False  # between HEADERS and the last CONTINUATION
         self._window_begins = 65_535  # what the peer lets us send on a new stream
-        self._table_size = _TABLE_BYTES  # of what h2 encodes
+        self._window_bytes = limits.connection_window_bytes
+        self._freed_bytes_min = self._window_bytes // 4  # before the peer is told
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greets the peer."""
@@ -94,12 +88,9 @@ class FastLaneProtocol(GrpcProtocol):
 
     def read(self, data: bytes) -> None:
         """Splits what has arrived into frames, each for its lane."""
-        if not self._is_greeted:
-            data = self._rest + data
-            if not self._is_preface(data):
-                self._rest = data
-                return
-            self._is_greeted, self._rest, data = True, b"", data[len(wire.PREFACE) :]
+        if not self._is_greeted:  # the port waits for the whole preface
+            super().read(data[: len(wire.PREFACE)])
+            self._is_greeted, data = True, data[len(wire.PREFACE) :]
         self._lane.look_for_room()
         at = 0
         if len(data) > _MUCH_BYTES and len(self._rest) >= wire.FRAME_HEAD_BYTES:
@@ -110,8 +101,8 @@ class FastLaneProtocol(GrpcProtocol):
             data = self._rest + data
         if not self._transport.is_closing():
             self._split(data, at)
-        if self._pongs and not (self._calls.open or self.has_written):
-            self._write_pongs()
+        if self._pongs.waiting and not (self._calls.open or self.has_written):
+            self._pongs.write(self._transport)  # who has written writes again
 
     def _split(self, data: bytes, at: int) -> None:
         end = len(data)
@@ -137,29 +128,21 @@ class FastLaneProtocol(GrpcProtocol):
             at = stop
         self._rest = data[at:]
 
-    def _is_preface(self, data: bytes) -> bool:
-        """Whether the preface has come, or anything else, which h2 has a word for."""
-        size = len(wire.PREFACE)
-        if len(data) < size and wire.PREFACE.startswith(data):
-            return False
-        super().read(data[:size])
-        return True
-
     def _take(self, data: bytes, at: int) -> int:
         """Takes calls that are whole, as nearly all are, and what goes on with large ones; returns
         where something else begins."""
-        calls, limits = self._calls, self._limits
+        calls = self._calls
         calls.highest = self._h2.highest_inbound_stream_id
         stopped = calls.take(
             data,
             at,
             streams=self.streams_max - len(calls.open) - calls.abandoned,
-            window=limits.connection_window_bytes - calls.held,
+            window=self._window_bytes - calls.held,
         )
         if stopped > at:
             self._h2.highest_inbound_stream_id = calls.highest
             self._lane.arrived()
-        after = calls.more(data, stopped, window=limits.connection_window_bytes)
+        after = calls.more(data, stopped, window=self._window_bytes)
         if after > stopped:
             self._give_back()
         return after
@@ -188,7 +171,10 @@ class FastLaneProtocol(GrpcProtocol):
             self._settings(flags, body)
         if kind == wire.WINDOW_UPDATE:
             return not stream and len(body) == 4 and self._widen(u32.unpack(body)[0])
-        return kind == wire.PING and self._ping(flags, stream, body)
+        if kind != wire.PING or flags or stream or len(body) != 8:
+            return False
+        self._pongs.add(body, self._transport)
+        return True
 
     def _of_call(self, call: Call, kind: int, body: bytes) -> bool:
         if kind == wire.RST_STREAM:
@@ -205,16 +191,19 @@ class FastLaneProtocol(GrpcProtocol):
         calls.has_read = False
         if fields is None:
             return False
-        if call is not None or stream <= self._h2.highest_inbound_stream_id:
+        highest = self._h2.highest_inbound_stream_id
+        if call is not None or stream <= highest:
             if call is not None and not call.is_complete:
                 self._decline(call)  # trailers, which no gRPC client sends
             self._decoder.leave(fields)
             return False
-        inlet = self._inlet_of(fields) if stream & 1 and not flags & END_STREAM else None
+        inlet = calls.judge(fields) if stream & 1 and not flags & END_STREAM else None
         if inlet is None:
             self._decoder.leave(fields)
             return False
         self._h2.highest_inbound_stream_id = stream
+        if not highest:  # the first call, which h2 does not see
+            self._h2.state_machine.process_input(ConnectionInputs.RECV_HEADERS)
         if len(calls.open) + calls.abandoned >= self.streams_max:
             self._transport.write(wire.reset(stream, wire.REFUSED_STREAM))
             return True
@@ -228,27 +217,6 @@ class FastLaneProtocol(GrpcProtocol):
         """Its message is here, or somebody else has it from now on."""
         self.let_go(call.held)
         call.held = 0
-
-    def _inlet_of(self, fields: list[Field]) -> Inlet | None:
-        """Whose call this is, if nothing in its headers asks for more than this lane can do."""
-        calls, shape = self._calls, shape_of(fields)
-        if shape is None:
-            return None
-        if shape not in calls.shapes:
-            if weight(shape) > _SHAPE_BYTES_MAX:
-                return None
-            if len(calls.shapes) >= _SHAPES_MAX:
-                calls.judge_again()
-            calls.learn(shape, self._judged(shape))
-            if self._h2.state_machine.state is ConnectionState.IDLE:
-                self._h2.state_machine.process_input(ConnectionInputs.RECV_HEADERS)
-        return calls.shapes[shape]
-
-    def _judged(self, shape: Shape) -> Inlet | None:
-        if self._table_size < _TABLE_BYTES:
-            return None  # h2 owes the peer word of that in its next block
-        method = self._lane.methods.get(dict(shape).get(b":path", b""))
-        return method.inlet if method is not None and _is_plain(shape) else None
 
     def _data(self, call: Call, flags: int, data: bytes) -> bool:
         if call.is_complete:
@@ -273,7 +241,7 @@ class FastLaneProtocol(GrpcProtocol):
             return False
         call.put(data)
         self._calls.held += len(data)
-        if self._calls.held > self._limits.connection_window_bytes:
+        if self._calls.held > self._window_bytes:
             raise FlowControlError("more binlogs are unanswered than the window allows")
         if flags & END_STREAM:
             self._complete(call)
@@ -326,36 +294,13 @@ class FastLaneProtocol(GrpcProtocol):
             self._unblock()
         return True
 
-    def _ping(self, flags: int, stream: int, body: bytes) -> bool:
-        if flags or stream or len(body) != 8:
-            return False
-        self._pongs += wire.frame(wire.PING, wire.ACK, 0, body)
-        if len(self._pongs) > _PONGS_BYTES_MAX:
-            self._write_pongs()
-        elif self._pong_timer is None:
-            self._pong_timer = asyncio.get_running_loop().call_later(_PONG_S, self._late_pongs)
-        return True
-
-    def _late_pongs(self) -> None:
-        self._pong_timer = None
-        self._write_pongs()
-
-    def _write_pongs(self) -> None:
-        """A client of grpc-go sends a ping with nearly each call, or for each answer: a write for
-        each would cost both ends as much as the call's own answer. Who has written writes again."""
-        pongs, self._pongs = self._pongs, b""
-        if not self._transport.is_closing():
-            self._transport.write(pongs)
-
     def _settings(self, flags: int, body: bytes) -> None:
-        """Looks on: a table size lowered once is remembered, since h2 would answer in its next
-        block only."""
-        if flags & wire.ACK or len(body) % 6:
+        """Looks on."""
+        if flags & wire.ACK or len(body) % wire.setting.size:
             return
-        for at in range(0, len(body), 6):
-            name, value = wire.setting.unpack_from(body, at)
+        for name, value in wire.setting.iter_unpack(body):
             if name == wire.HEADER_TABLE_SIZE:
-                self._table_size = min(self._table_size, value)
+                self._calls.table_size = min(self._calls.table_size, value)
             elif name == wire.INITIAL_WINDOW_SIZE:
                 self._window_begins = value
         self._calls.judge_again()
@@ -375,9 +320,7 @@ class FastLaneProtocol(GrpcProtocol):
         self._lane.ended(call)
         self._calls.held -= call.size - call.returned  # h2 counts these from now on
         if call.returned:  # and would count and give back the others again
-            window = self._h2._inbound_flow_control_window_manager  # noqa: SLF001 # no public way
-            window.current_window_size += call.returned
-            window._bytes_processed -= call.returned  # noqa: SLF001 # see above
+            self._h2.note_returned(call.returned)
         highest = self._h2.highest_inbound_stream_id
         self._h2.highest_inbound_stream_id = call.stream - 2
         self._decoder.leave(call.fields)
@@ -416,11 +359,11 @@ class FastLaneProtocol(GrpcProtocol):
             self._send([])
 
     def _send(self, answers: list[bytes]) -> None:
-        if self._calls.freed >= self._limits.connection_window_bytes // 4:
-            answers.append(self._given_back())
-        if self._pongs:
-            answers.append(self._pongs)
-            self._pongs = b""
+        if self._calls.freed >= self._freed_bytes_min:
+            answers.append(self._calls.given_back())
+        if self._pongs.waiting:
+            answers.append(self._pongs.waiting)
+            self._pongs.waiting = b""
         if answers:
             self._transport.write(b"".join(answers))
         if self._is_leaving:
@@ -452,47 +395,5 @@ class FastLaneProtocol(GrpcProtocol):
             self.close_if_idle()
 
     def _give_back(self) -> None:
-        if self._calls.freed >= self._limits.connection_window_bytes // 4:
-            self._transport.write(self._given_back())
-
-    def _given_back(self) -> bytes:
-        freed, self._calls.freed = self._calls.freed, 0
-        self._calls.held -= freed
-        return wire.window_update(0, freed)
-
-
-def _is_plain(shape: Shape) -> bool:
-    """Whether these headers, the timeout aside, ask for nothing but a call of a path."""
-    fields = dict(shape)
-    return (
-        len(fields) == len(shape)
-        and fields.get(b":method") == b"POST"
-        and fields.get(b"te") == b"trailers"
-        and fields.get(b"content-type") in _CONTENT_TYPES
-        and b"content-length" not in fields  # h2 holds it against the body
-        and all(
-            (name + value).isascii()
-            and (not name.endswith(b"-bin") or name in _OWN_FIELDS)
-            and (not name.startswith(b"grpc-") or name in _OWN_FIELDS)
-            for name, value in shape
-        )
-    )
-
-
-class FastGrpcHalf(GrpcHalf):
-    """grpclib's server without its listener, and a fast lane for `sinks`: path to what takes its
-    messages. Each path is registered by a service, too."""
-
-    def __init__(
-        self, services: Collection[Servable], limits: Http2Limits, sinks: Mapping[bytes, CallSink]
-    ) -> None:
-        super().__init__(services, limits)
-        missing = sorted(path for path in sinks if path.decode() not in self._mapping)
-        assert not missing, f"no service has {missing}, and a call may be declined"
-        # A larger message is grpclib's, which gives back the window of its stream meanwhile, and
-        # holds one of a gigabyte once. One of a megabyte costs three times as much there.
-        self._lane = FastLane(sinks, limits.stream_window_bytes // 2)
-
-    def protocol(self) -> GrpcProtocol:
-        """For one more connection."""
-        return FastLaneProtocol(self._lane, self.calls(), self._config, self._limits, self._unread)
+        if self._calls.freed >= self._freed_bytes_min:
+            self._transport.write(self._calls.given_back())

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 from hpack import Decoder, HeaderTuple
 from hpack.exceptions import HPACKError, OversizedHeaderListError
-from hpack.table import table_entry_size
 
-from binlogd.grpc.blocks import BlockReader, Field
+from binlogd.grpc.blocks import BlockReader, Field, weight
 
 
 class SharedDecoder(Decoder):
@@ -41,7 +40,7 @@ class SharedDecoder(Decoder):
             return super().decode(data, raw)
         if isinstance(left, HPACKError):
             raise left
-        if sum(table_entry_size(*field) for field in left) > self.max_header_list_size:
+        if weight(left) > self.max_header_list_size:
             raise OversizedHeaderListError("the header list is too large")
         return [field if isinstance(field, HeaderTuple) else HeaderTuple(*field) for field in left]
 

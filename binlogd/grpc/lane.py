@@ -178,10 +178,11 @@ class FastLane:
     `message_bytes_max` is grpclib's."""
 
     def __init__(self, sinks: Mapping[bytes, CallSink], message_bytes_max: int) -> None:
-        self.methods = {path: Method(sink, message_bytes_max) for path, sink in sinks.items()}
+        self._each = [Method(sink, message_bytes_max) for sink in sinks.values()]
+        self.inlets = {path: each.inlet for path, each in zip(sinks, self._each, strict=True)}
+        """Where the calls of each path go."""
         self.values: dict[bytes, bytes] = {}
         """Of headers, for the decoders of all connections: clients repeat deadlines."""
-        self._each = list(self.methods.values())
         self._begun: dict[Call, float] = {}  # calls whose message is not whole, the oldest first
         self._timer: asyncio.TimerHandle | None = None
 

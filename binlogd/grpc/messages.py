@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from io import BytesIO
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from grpclib import protocol
 from grpclib.const import Status
@@ -44,20 +44,22 @@ class CallStream(protocol.Stream):
     on_written: Callable[[], None] | None = None
 
 
-class Announced(NamedTuple):
-    """What the prefix of a message says."""
-
-    size_bytes: int
-    is_compressed: bool
-
-
 class Incoming:
     """The messages of a request, one after the other, each checked before it is buffered."""
 
     def __init__(self, stream: BytesStream, bytes_max: int) -> None:
         self._stream = stream
         self._bytes_max = bytes_max
-        self._next = Announced(0, is_compressed=False)
+        self._size_bytes = 0
+        self.is_compressed = False
+        """Whether the next message is."""
+
+    async def first_size(self) -> int:
+        """As `next_size`, of a request that has a message. Raises GRPCError if it has none."""
+        size_bytes = await self.next_size()
+        if size_bytes is None:
+            raise GRPCError(Status.INTERNAL, "a request without a message")
+        return size_bytes
 
     async def next_size(self) -> int | None:
         """What the next message has in bytes as it is sent; None at the end. Raises GRPCError if
@@ -79,22 +81,17 @@ class Incoming:
             raise GRPCError(
                 Status.INTERNAL, "grpc: compressed flag set with identity or empty encoding"
             )
-        size_bytes = int.from_bytes(prefix[1:], "big")
+        size_bytes = self._size_bytes = int.from_bytes(prefix[1:], "big")
+        self.is_compressed = bool(prefix[0])
         if size_bytes > self._bytes_max:
             raise GRPCError(
                 Status.RESOURCE_EXHAUSTED, f"grpc: {RecordTooLarge(size_bytes, self._bytes_max)}"
             )
-        self._next = Announced(size_bytes, bool(prefix[0]))
         return size_bytes
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether that next message is."""
-        return self._next.is_compressed
 
     async def message(self) -> bytes:
         """That next message, as it was meant. Raises GRPCError."""
-        message = await gathered(self._stream, BytesIO(), self._next.size_bytes)
+        message = await gathered(self._stream, BytesIO(), self._size_bytes)
         return await inflated(message, self._bytes_max) if self.is_compressed else message
 
 
@@ -102,26 +99,11 @@ async def read_message(stream: BytesStream, bytes_max: int, patience_s: float = 
     """The one message of a request. Raises GRPCError, also when it does not come in time."""
 
     async def whole() -> bytes:
-        if await incoming.next_size() is None:
-            raise _nothing()
+        await incoming.first_size()
         return await incoming.message()
 
     incoming = Incoming(stream, bytes_max)
     return await in_time(whole(), bytes_max, patience_s)
-
-
-async def announced(stream: BytesStream, bytes_max: int, patience_s: float) -> Announced:
-    """How large the one message of a request is. Raises GRPCError, also when nobody says so in
-    time: a call that is begun and left keeps a stream."""
-    incoming = Incoming(stream, bytes_max)
-    size_bytes = await in_time(incoming.next_size(), 0, patience_s)
-    if size_bytes is None:
-        raise _nothing()
-    return Announced(size_bytes, incoming.is_compressed)
-
-
-def _nothing() -> GRPCError:
-    return GRPCError(Status.INTERNAL, "a request without a message")
 
 
 async def in_time(arriving: Awaitable[T], size_bytes: int, patience_s: float) -> T:

@@ -47,6 +47,15 @@ def bidirectional(handle: Callable[[BytesStream], Awaitable[None]]) -> Handler:
     return Handler(handle, Cardinality.STREAM_STREAM, bytes, bytes)
 
 
+def refusing(status: Status, message: str) -> Handler:
+    """A method that is not served, and says why."""
+
+    async def refuse(_: BytesStream) -> None:
+        raise GRPCError(status, message)
+
+    return Handler(refuse, Cardinality.UNARY_STREAM, bytes, bytes)
+
+
 async def requests(
     stream: BytesStream, request_type: type[R], bytes_max: int
 ) -> AsyncGenerator[R, None]:

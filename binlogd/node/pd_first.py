@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from binlogd.grpc.http2 import Http2Limits, Servable
+from binlogd.grpc.bounds import Http2Limits
+from binlogd.grpc.half import Servable
 from binlogd.host.tls import ServerTls
 from binlogd.placement.calls import PumpToCome
 from binlogd.serving.server import Server, ServerLimits

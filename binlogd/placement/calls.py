@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 
 import structlog
 from grpclib.const import Cardinality, Handler, Status
@@ -13,7 +12,7 @@ from grpclib.exceptions import GRPCError
 
 from binlogd.errors import BinlogdError, EtcdRefused, Unavailable
 from binlogd.grpc.messages import BytesStream, begin_answer, read_message
-from binlogd.grpc.methods import Message, R, parsed, send
+from binlogd.grpc.methods import Message, R, parsed, refusing, send
 from binlogd.upstream.keyspace.requests import STANDS_IN
 
 log = structlog.get_logger(__name__)
@@ -75,7 +74,7 @@ class Refusals:
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
         return {
-            f"/{service}/": _refusal(Status.UNIMPLEMENTED, f"{STANDS_IN}: {reason}")
+            f"/{service}/": refusing(Status.UNIMPLEMENTED, f"{STANDS_IN}: {reason}")
             for service, reason in REASONS.items()
         }
 
@@ -86,13 +85,5 @@ class PumpToCome:
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
-        handler = _refusal(Status.UNAVAILABLE, "this Pump is about to start")
+        handler = refusing(Status.UNAVAILABLE, "this Pump is about to start")
         return {"/binlog.Pump/WriteBinlog": handler, "/binlog.Pump/PullBinlogs": handler}
-
-
-def _refusal(status: Status, message: str) -> Handler:
-    return Handler(partial(_refuse, status, message), Cardinality.UNARY_STREAM, bytes, bytes)
-
-
-async def _refuse(status: Status, message: str, _: BytesStream) -> None:
-    raise GRPCError(status, message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from binlogd.grpc.http2 import Servable
+from binlogd.grpc.half import Servable
 from binlogd.grpc.methods import OpenStreams
 from binlogd.placement.calls import Refusals
 from binlogd.placement.etcd_services import EtcdServices

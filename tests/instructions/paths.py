@@ -233,7 +233,7 @@ def calls() -> Iterator[Work]:
     def run() -> None:
         inlet = Inlet(1 << 20)
         inlet.room = 1 << 30
-        table = CallTable(object(), SharedDecoder().reader)
+        table = CallTable(object(), SharedDecoder().reader, {})
         table.learn(shape, inlet)
         assert table.take(sent, 0, streams=TXNS, window=1 << 30) == len(sent)
         taken = inlet.drain().calls

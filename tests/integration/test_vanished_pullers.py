@@ -13,10 +13,11 @@ from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.drainer.mysql.connection import MySqlServer as MySqlServer
 from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.grpc.bounds import Http2Limits
 from binlogd.grpc.channel import PlainChannel
-from binlogd.grpc.http2 import Http2Limits
 from binlogd.grpc.prefix import prefixed
-from binlogd.pump.rpc.service import LateCommitFeed, PumpService
+from binlogd.pump.rpc.pulling import LateCommitFeed
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec

@@ -47,8 +47,8 @@ from pyiceberg.table.update import UpdateTableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
+from binlogd.grpc.bounds import Http2Connection
 from binlogd.grpc.channel import BytesCodec
-from binlogd.grpc.http2 import Http2Connection
 from binlogd.host.database import connection_to
 
 PRODUCT = Path(__file__).parents[2] / "binlogd"

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 
 import msgspec
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import MalformedBinlog
-from binlogd.grpc.messages import (
-    BytesStream,
-    Incoming,
-    begin_answer,
-    in_time,
-    note_written,
-    send_joined,
-)
+from binlogd.grpc import messages
+from binlogd.grpc.messages import BytesStream, Incoming, in_time, note_written, send_joined
 from binlogd.grpc.methods import unreadable
 from binlogd.grpc.prefix import prefixed
+from binlogd.pump.rpc.in_flight import InFlight
 from binlogd.wire import batch as wire
 
 _BATCHES_IN_FLIGHT = 16  # of one stream; the next one is not read
@@ -34,16 +28,11 @@ _BINLOG_BYTES = 256  # of the objects round a payload, roughly
 class BatchService(msgspec.Struct, frozen=True):
     """The service, as grpclib takes it, and what it needs of the one that it is a part of.
 
-    `until_closing` ends its block when the service closes; `take` waits for room for bytes, `add`
-    takes it at once for what is there already, and `give` gives it back; a message that has room
-    and does not arrive in `arrival_s` ends the stream.
+    A message that has room and does not arrive in `arrival_s` ends the stream.
     """
 
     write: Callable[[int, Sequence[bytes]], Awaitable[Sequence[GRPCError | None]]]
-    take: Callable[[int], Awaitable[None]]
-    add: Callable[[int], None]
-    give: Callable[[int], None]
-    until_closing: Callable[[], AbstractAsyncContextManager[object]]
+    in_flight: InFlight
     message_bytes_max: int
     arrival_s: float
 
@@ -52,12 +41,12 @@ class BatchService(msgspec.Struct, frozen=True):
         return {wire.WRITE_BATCH: Handler(self._write, Cardinality.STREAM_STREAM, bytes, bytes)}
 
     async def _write(self, stream: BytesStream) -> None:
-        await begin_answer(stream)
+        await messages.begin_answer(stream)
         failures: list[GRPCError] = []
         writing = _Writing(stream, self)
         async with asyncio.TaskGroup() as group:
             try:
-                async with self.until_closing():
+                async with self.in_flight.until_closing():
                     await self._read(stream, writing, group)
             except GRPCError as error:  # what came before is written and answered
                 failures.append(error)
@@ -66,21 +55,22 @@ class BatchService(msgspec.Struct, frozen=True):
 
     async def _read(self, stream: BytesStream, writing: _Writing, group: asyncio.TaskGroup) -> None:
         incoming = Incoming(stream, self.message_bytes_max)
+        take, room = self.in_flight.take, self.in_flight.room
         while (size_bytes := await incoming.next_size()) is not None:  # until the peer ends it
             if incoming.is_compressed:  # how much room it needs would be known too late
                 raise GRPCError(Status.UNIMPLEMENTED, "a batch cannot be compressed")
             await writing.slots.acquire()
-            await self.take(size_bytes)
+            await take(size_bytes)
             try:
                 arriving = in_time(incoming.message(), size_bytes, self.arrival_s)
                 batch = wire.decode_batch(await arriving)
             except BaseException as error:
-                self.give(size_bytes)
+                room.give(size_bytes)
                 if isinstance(error, MalformedBinlog):
                     raise unreadable(error) from error
                 raise
             around_bytes = _BINLOG_BYTES * len(batch.payloads)
-            self.add(around_bytes)
+            room.add(around_bytes)
             group.create_task(writing.written(batch, size_bytes + around_bytes))
 
 
@@ -90,16 +80,16 @@ class _Writing:
     def __init__(self, stream: BytesStream, service: BatchService) -> None:
         self.slots = asyncio.Semaphore(_BATCHES_IN_FLIGHT)
         self._stream = stream
-        self._service = service
+        self._write, self._room = service.write, service.in_flight.room
         self._sending = asyncio.Lock()  # an answer may have to wait in the middle for a window
 
     async def written(self, batch: wire.Batch, size_bytes: int) -> None:
         """Writes a batch and answers; gives back its room."""
         try:
-            outcomes = await self._service.write(batch.cluster_id, batch.payloads)
+            outcomes = await self._write(batch.cluster_id, batch.payloads)
         finally:
             self.slots.release()
-            self._service.give(size_bytes)
+            self._room.give(size_bytes)
         if None in outcomes:
             note_written(self._stream)
         refusals = [

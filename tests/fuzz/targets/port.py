@@ -104,7 +104,7 @@ class _World:
         transport.close()
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-        assert not self.server.connections
+        assert not self.server.places
         assert transport.written < (1 << 20) + 100 * len(data)
 
 

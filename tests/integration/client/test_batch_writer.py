@@ -18,7 +18,8 @@ from binlogd.client.batch_writer import BatchedPumpClient
 from binlogd.client.pump_client import ClientLimits
 from binlogd.errors import BinlogdError, DiskFull, Refused, Unforeseen
 from binlogd.grpc.channel import BytesCodec
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import batch as wire

@@ -26,7 +26,8 @@ from binlogd.errors import (
 )
 from binlogd.grpc.channel import BytesCodec
 from binlogd.merge.stream import merged
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import NodeState
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso

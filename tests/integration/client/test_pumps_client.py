@@ -15,7 +15,8 @@ from binlogd.client.pump_client import ClientLimits
 from binlogd.client.pumps_client import PumpsClient, PumpsLimits
 from binlogd.client.strategy import Strategy
 from binlogd.errors import PumpUnavailable, Refused
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import NodeState
 from binlogd.serving.server import Server
 from binlogd.tso import Tso

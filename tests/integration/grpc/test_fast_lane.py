@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import BinlogdError, Refused
 from binlogd.grpc import frames
+from binlogd.grpc.bounds import Http2Limits
 from binlogd.grpc.calls import Call as FastCall
 from binlogd.grpc.fastlane import FastLaneProtocol
-from binlogd.grpc.http2 import Http2Limits
 from binlogd.grpc.lane import CallSink
 from binlogd.grpc.prefix import prefixed
 from binlogd.pump.rpc.cistern import CisternService
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec
@@ -655,7 +656,7 @@ async def test_answers_wait_for_the_window_of_the_connection() -> None:
 async def test_a_ping_of_who_writes_is_answered_with_the_next_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("binlogd.grpc.fastlane._PONG_S", 3_600)
+    monkeypatch.setattr("binlogd.grpc.pongs._PONG_S", 3_600)
     async with running() as at:
         client, silent = await at.client(), await at.client()
         first = client.call(request(1))

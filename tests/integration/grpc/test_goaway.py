@@ -11,7 +11,7 @@ from grpclib.client import Channel
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.grpc import frames
-from binlogd.grpc.http2 import Http2Limits
+from binlogd.grpc.bounds import Http2Limits
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
@@ -78,7 +78,7 @@ async def test_a_server_does_not_wait_for_ever_for_an_open_call(fast_lane: bool)
         await client.send()
         await client.pinged()
         await server.close()
-        assert not server.connections
+        assert not server.places
         pump.gate.set()
 
 
@@ -111,7 +111,7 @@ async def test_a_connection_without_calls_is_left_and_one_with_a_call_is_not(
         assert (await client.wait(waiting))[0].is_ok
         await client.wait_closed()
         assert client.goaway == frames.NO_ERROR
-        assert not server.connections
+        assert not server.places
 
 
 async def test_a_peer_without_calls_that_answers_no_ping_is_let_go() -> None:
@@ -120,7 +120,7 @@ async def test_a_peer_without_calls_that_answers_no_ping_is_let_go() -> None:
     async with serving(MemoryPump(), fast_lane=True, limits=limits) as (server, client):
         await client.send()  # the greeting, and nothing that comes is read
         async with asyncio.timeout(120):
-            while server.connections:  # noqa: ASYNC110 - nobody tells
+            while server.places:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)
 
 
@@ -149,7 +149,7 @@ async def test_a_peer_that_says_goodbye_still_gets_its_answers(fast_lane: bool) 
         pump.gate.set()
         assert (await client.wait(first))[0].is_ok
         await client.wait_closed()
-        assert not server.connections
+        assert not server.places
 
 
 @LANES

@@ -16,7 +16,8 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.grpc.compression import Inflater, NotGzip, deflated
 from binlogd.grpc.messages import compressed, inflated
 from binlogd.grpc.prefix import prefixed
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec

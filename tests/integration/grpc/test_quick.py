@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from binlogd.grpc.http2 import Http2Limits
+from binlogd.grpc.bounds import Http2Limits
 from binlogd.grpc.quick import QuickCalls
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server, ServerLimits

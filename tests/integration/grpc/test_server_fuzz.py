@@ -14,7 +14,8 @@ from h2.connection import H2Connection
 
 from binlogd.grpc.prefix import prefixed
 from binlogd.pump.rpc.cistern import CisternService
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec

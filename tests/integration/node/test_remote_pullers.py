@@ -10,7 +10,8 @@ from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import BinlogdError
 from binlogd.ports import BinlogSource
 from binlogd.pump.rpc.cistern import CisternService
-from binlogd.pump.rpc.service import LateCommitFeed, PumpService
+from binlogd.pump.rpc.pulling import LateCommitFeed
+from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire.binlogs import prewrite_binlog

@@ -20,7 +20,8 @@ from binlogd.log.directory import pump_directory
 from binlogd.ports import Space
 from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.slow import SlowWrites
 from binlogd.pump.state import Action
 from binlogd.serving.server import Server

@@ -33,7 +33,7 @@ async def closed_after(turns: int, tls: ServerTls | None) -> None:
         except ConnectionResetError:
             heard = b""
         assert heard == b"", turns
-        assert not server.connections
+        assert not server.places
 
 
 @pytest.mark.parametrize("is_secured", [False, True])

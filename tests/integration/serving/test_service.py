@@ -22,7 +22,8 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import BinlogdError, ConfigError, CorruptRecord, RecordTooLarge, Refused
 from binlogd.grpc.channel import BytesCodec
 from binlogd.pump.rpc.cistern import CisternService
-from binlogd.pump.rpc.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.in_flight import ServiceLimits
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import NodeState
 from binlogd.serving.answers import LookUp, Question, Reply
 from binlogd.serving.routes.application import application
@@ -590,7 +591,7 @@ def held_open(limit: str) -> ServerLimits:
 async def test_the_connection_that_is_idle_for_the_longest_time_makes_room(limit: str) -> None:
     async with running(server_limits=held_open(limit)) as at:
         first, used = await raw_connection(at), await raw_connection(at)
-        await eventually(lambda: len(at.server.connections) == 2)
+        await eventually(lambda: len(at.server.places) == 2)
         for each in (first, used):
             each[1].write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
             assert (await each[0].readline()).startswith(b"HTTP/1.1 200")
@@ -601,7 +602,7 @@ async def test_the_connection_that_is_idle_for_the_longest_time_makes_room(limit
         assert (await newest[0].readline()).startswith(b"HTTP/1.1 200")
         used[1].write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         assert b"HTTP/1.1 200" in await used[0].readuntil(b"\r\n\r\n")
-        assert len(at.server.connections) == 2
+        assert len(at.server.places) == 2
         for _, writer in (first, used, newest):
             await hang_up(writer)
 
@@ -627,7 +628,7 @@ async def test_no_room_is_made_by_a_pull_or_a_write_or_a_listener(
         at.pump.gate.set()
         assert (await writing.wait(1))[0].is_ok
         pulling.hang_up()
-        await eventually(lambda: len(at.server.connections) == 1)
+        await eventually(lambda: len(at.server.places) == 1)
         listening = await raw_connection(at)
         listening[1].write(b"GET /events HTTP/1.1\r\nHost: a\r\n\r\n")
         await listening[0].readuntil(b"event: past")
@@ -652,7 +653,7 @@ async def test_strangers_make_room_before_those_who_have_written() -> None:
                 before.hang_up()
             before = client
         await stub.write_binlog(request(prewrite(2)))
-        assert len(at.server.connections) == 2
+        assert len(at.server.places) == 2
         client.hang_up()
 
 

@@ -192,7 +192,7 @@ async def test_only_clients_with_an_allowed_common_name_may_connect(
                 with pytest.raises(PumpUnavailable):
                     await client.attempt(PAYLOAD)
         assert port.pump.stored == [PAYLOAD]
-        await eventually(lambda: len(port.server.connections) <= 1)
+        await eventually(lambda: len(port.server.places) <= 1)
 
 
 def _pair(authority: Authority, common_name: str) -> tuple[Path, Path]:

@@ -18,7 +18,7 @@ AMPLE = {"streams": 100, "window": 1 << 20}
 
 
 def new_table(inlet: Inlet) -> CallTable:
-    table = CallTable(object(), SharedDecoder().reader)
+    table = CallTable(object(), SharedDecoder().reader, {})
     shape = tuple((name.encode(), value.encode()) for name, value in FIELDS)
     table.learn(shape, inlet)
     return table

@@ -44,7 +44,7 @@ def lane_of(
 
 
 def arrives(lane: FastLane, connection: Connection, stream: int) -> None:
-    inlet = lane.methods[PATH].inlet
+    inlet = lane.inlets[PATH]
     inlet.add(Call(connection, stream, inlet, []), b"%d" % stream)
     lane.arrived()
 
