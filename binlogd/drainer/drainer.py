@@ -15,17 +15,17 @@ it is tried again some times, with the history read anew.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 import structlog
 
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.late_commits import KnownLateCommits
-from binlogd.drainer.measures import DrainerMeasures, DrainerMeasuresStatistics
-from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session, Standing
-from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.measures import DrainerMeasures
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
+from binlogd.drainer.session import Session
+from binlogd.drainer.statistics import DrainerState, DrainerStatistics, Looks
 from binlogd.errors import (
     BinlogdError,
     Corrupt,
@@ -37,72 +37,13 @@ from binlogd.errors import (
     UnknownTable,
 )
 from binlogd.host.clock import is_set_within
-from binlogd.merge.merge import MergeStatistics
-from binlogd.relay.log import RelayStatistics
 from binlogd.telemetry.faults import apart, let_go, named, unforeseen
-from binlogd.tso import NO_TS, Tso, behind_s
+from binlogd.tso import NO_TS, Tso
 
 MISMATCH_RETRIES_MAX = 7
 """Some half a minute with the default backoff; TiDB closes a job within seconds."""
 
 log = structlog.get_logger(__name__)
-
-
-class DrainerState(StrEnum):
-    """What the Drainer is doing."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    RETRYING = "retrying"
-    STUCK = "stuck"
-    DRAINING = "draining"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class DrainerStatistics:
-    """How the Drainer stands.
-
-    `lag_s` is upstream time: from `reached_ts` to the newest promise of any source; None before
-    the first promise, and where `behind_s` knows none.
-    `blocking` names what it waits for: a source, "downstream", or the error. `failure` stays until
-    a session makes progress.
-    """
-
-    state: DrainerState
-    failure: Failure | None
-    checkpoint: Checkpoint
-    not_saved: str
-    """Why the one behind it could not be saved; "" where it could."""
-    applied_ts: Tso
-    resolved_ts: Tso
-    reached_ts: Tso
-    """What a lag is counted from: `applied_ts`; where nothing is applied yet, just before the first
-    transaction that was pulled."""
-    lag_s: float | None
-    blocking: str
-    sessions_begun: int
-    transactions_skipped: int
-    """For a reason that was logged; not those that filters leave out."""
-    values_in_doubt: int
-    """DDLs before which rows may have had values of the columns that they add; each was logged."""
-    unforeseen_errors: int
-    """Sessions that ended with an exception that nobody foresaw."""
-    expiring: tuple[str, ...]
-    """Tables whose rows the upstream deletes by age, in no binlog."""
-    failed_in_a_row: int
-    """Sessions that ended with an error since the last one that made progress."""
-    retry_in_s: float
-    """Until the next attempt; 0 while none is waited for."""
-    merge: MergeStatistics | None
-    sink: SinkStatistics | None
-    relay: RelayStatistics | None
-    measures: DrainerMeasuresStatistics
-
-    @property
-    def last_error(self) -> str:
-        """The failure as a sentence; "" when there is none."""
-        return self.failure.sentence if self.failure is not None else ""
 
 
 class Drainer:
@@ -114,18 +55,15 @@ class Drainer:
         self._backoff, self._options = backoff, options
         self._late = KnownLateCommits(ports.late)
         self._session: Session | None = None
-        self._draining, self._ended = asyncio.Event(), asyncio.Event()
-        self._woken = asyncio.Event()
+        self._draining, self._woken, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._deadline: asyncio.Timeout | None = None
         self._state = DrainerState.STARTING
         self._failure: Failure | None = None
         self._retry_at_s = 0.0
-        self._sessions = self._in_doubt = self._unforeseen = 0
+        self._sessions = self._unforeseen = 0
         self._mismatches = NO_TS, 0  # at one commit_ts: nothing behind it is walked before it
-        self._checkpoint = Checkpoint(options.initial_commit_ts)
-        self._first_ts = NO_TS
-        self._left = Standing()
-        self._measures = DrainerMeasures().statistics()
+        begin_ts, self._measures = options.initial_commit_ts, DrainerMeasures().statistics()
+        self._left = DrainerStatistics(Checkpoint(begin_ts), begin_ts, self._measures)
 
     async def run(self) -> None:
         """Replicates until `drain`."""
@@ -133,7 +71,7 @@ class Drainer:
             async with asyncio.timeout(None) as self._deadline:
                 await self._supervise()
         except TimeoutError:
-            log.warning("drain_timed_out", checkpoint=self._checkpoint.commit_ts)
+            log.warning("drain_timed_out", checkpoint=self._left.checkpoint.commit_ts)
             self._failure = Failure.of(
                 DownstreamUnavailable(
                     "draining took too long; the checkpoint is not consistent",
@@ -166,60 +104,35 @@ class Drainer:
 
     def statistics(self) -> DrainerStatistics:
         """How it stands; cheap."""
-        session, applied_ts, first_ts = self._session, self._checkpoint.commit_ts, self._first_ts
-        merge, sink, relay = self._left
-        if session is not None:
-            merge, sink, relay = session.standing()
-            applied_ts, first_ts = session.applied_ts, session.first_ts or first_ts
-        reached_ts = applied_ts or Tso(max(NO_TS, first_ts - 1))
-        promised = (each.resolved_ts for each in merge.sources) if merge else ()
-        newest_ts = max(promised, default=applied_ts)
-        return DrainerStatistics(
+        session = self._session
+        looks = session.looks if session is not None else Looks()
+        self._measures = looks.at(self._ports.measures.statistics, self._measures)
+        return replace(
+            session.statistics() if session is not None else self._left,
             state=self._state,
             failure=self._failure,
-            checkpoint=session.checkpoint if session else self._checkpoint,
-            not_saved=session.not_saved if session else "",
-            applied_ts=applied_ts,
-            resolved_ts=merge.resolved_ts if merge else applied_ts,
-            reached_ts=reached_ts,
-            lag_s=behind_s(reached_ts, newest_ts) if merge else None,
-            blocking=_ddl_at_work(sink) or self._blocking(merge, applied_ts, newest_ts),
             sessions_begun=self._sessions,
             transactions_skipped=self._ports.measures.skipped,
-            values_in_doubt=self._in_doubt + (session.values_in_doubt if session else 0),
             unforeseen_errors=self._unforeseen,
-            expiring=session.expiring if session else (),
             failed_in_a_row=self._backoff.attempts,
             retry_in_s=max(0.0, self._retry_at_s - asyncio.get_running_loop().time()),
-            merge=merge,
-            sink=sink,
-            relay=relay,
-            measures=self._measured(),
+            measures=self._measures,
         )
-
-    def _measured(self) -> DrainerMeasuresStatistics:
-        """As they were before, where looking fails: the session hears of that, not who looks."""
-        try:
-            self._measures = self._ports.measures.statistics()
-        except Exception as error:  # noqa: BLE001 - the session raises it
-            if self._session is not None:
-                self._session.fail(error)
-        return self._measures
 
     # --- sessions --------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
         while not self._draining.is_set():
-            began_at = self._checkpoint.commit_ts
+            began_at = self._left.checkpoint.commit_ts
             error = await self._attempt()
             if isinstance(error, UnknownTable):
                 error = await self._explained(error)
             is_ahead = self._may_be_explained(error)
             self._note_session()
             if error is None:
-                log.info("replication_drained", commit_ts=self._checkpoint.commit_ts)
+                log.info("replication_drained", commit_ts=self._left.checkpoint.commit_ts)
                 return
-            if self._checkpoint.commit_ts > began_at:
+            if self._left.checkpoint.commit_ts > began_at:
                 self._backoff.reset()
             self._failure = Failure.of(error)
             if isinstance(error, Corrupt):
@@ -240,7 +153,7 @@ class Drainer:
         self._sessions += 1
         self._state = DrainerState.RUNNING
         try:
-            self._session = Session(self._ports, self._options, self._late, self._checkpoint)
+            self._session = Session(self._ports, self._options, self._late, self._left)
             await apart(self._session.run)
         except Exception as error:  # noqa: BLE001 - the bulkhead
             found = named("replication", error)
@@ -283,31 +196,15 @@ class Drainer:
         await is_set_within(self._woken, wait_s)
 
     def _saved(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.commit_ts > self._checkpoint.commit_ts:
+        if checkpoint.commit_ts > self._left.checkpoint.commit_ts:
             self._backoff.reset()
-        self._checkpoint = checkpoint
+        self._left = replace(self._left, checkpoint=checkpoint)
         self._failure = None
         self._on_saved(checkpoint)
 
     def _note_session(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            self._checkpoint = session.checkpoint
-            self._first_ts = session.first_ts or self._first_ts
-            self._in_doubt += session.values_in_doubt
-            self._left = session.standing()
-
-    def _blocking(self, merge: MergeStatistics | None, applied_ts: Tso, newest_ts: Tso) -> str:
-        if self._state in (DrainerState.STUCK, DrainerState.RETRYING):
-            return self._failure.sentence if self._failure is not None else ""
-        if merge is None or applied_ts >= newest_ts:
-            return ""
-        return "downstream" if applied_ts < merge.resolved_ts else merge.blocking
-
-
-def _ddl_at_work(sink: SinkStatistics | None) -> str:
-    ddl = sink.ddl if sink is not None else None
-    if ddl is None:
-        return ""
-    stage = f" ({ddl.stage})" if ddl.stage else ""
-    return f"the DDL of commit_ts {ddl.commit_ts}, at work for {ddl.elapsed_s:.0f} s{stage}"
+        if self._session is not None:
+            now, self._session = self._session.statistics(), None
+            self._left = replace(
+                now, applied_ts=now.checkpoint.commit_ts, not_saved="", expiring=()
+            )

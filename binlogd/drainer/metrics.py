@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from binlogd.drainer.ddl.trash_names import TrashStatistics
-from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.measures import DrainerMeasuresStatistics, FileStatistics
 from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.statistics import DrainerState, DrainerStatistics
 from binlogd.merge.merge import MergeStatistics, SourcePosition
 from binlogd.relay.log import RelayStatistics
 from binlogd.status import DownstreamStatus, DrainerStatus, FailureStatus, SourceStatus, TrashStatus

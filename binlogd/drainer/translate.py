@@ -4,8 +4,7 @@ Called for every binlog in commit_ts order, also those that are passed over: a D
 whatever becomes of its statement. Rows stay bytes; each change is put beside the table that
 explains it.
 
-Source: tidb-binlog drainer/syncer.go (the loop, in the same order of decisions) and
-drainer/collector.go (which drops rolled-back jobs and setval before that).
+Source: tidb-binlog drainer/syncer.go (the loop, in the same order of decisions).
 """
 
 from __future__ import annotations
@@ -14,30 +13,20 @@ from collections.abc import Iterable
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, refuse_unlogged
-from binlogd.drainer.ddl.trash_names import Replay, Trash
+from binlogd.drainer.ddl.replicated import DdlReplay
+from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.doubt import say_in_doubt, say_late, say_left
 from binlogd.drainer.early_columns import EarlyColumns
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.late import followed, without_repeats
-from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Decoded, Dml, Skip, TableChange, Txn
-from binlogd.errors import (
-    BinlogdError,
-    Corrupt,
-    CorruptRow,
-    MalformedBinlog,
-    MissingDdlJob,
-    RowMismatch,
-    UnknownTable,
-    UnsupportedDdl,
-)
+from binlogd.drainer.txn import BY_DECISION, Ddl, Decoded, Dml, Skip, TableChange, Txn
+from binlogd.errors import BinlogdError, CorruptRow, MalformedBinlog, RowMismatch, UnknownTable
 from binlogd.telemetry.faults import unforeseen
-from binlogd.tidb.known_tables import Effect, Named, is_reserved
-from binlogd.tidb.model import Job, TableAt
+from binlogd.tidb.known_tables import Named, is_reserved
+from binlogd.tidb.model import TableAt
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire import peek
 from binlogd.wire.mutation import Mutation, mutations_of
 
 _TABLES_KEPT_MAX = 20_000
@@ -66,7 +55,7 @@ class Translator:
         MissingDdlJob or UnsupportedDdl: all name the way past."""
         binlog = decoded.binlog
         if decoded.ddl is not None:
-            return self._ddl(binlog, decoded.ddl, decoded.job)
+            return self._replay.translated(binlog, decoded.ddl, decoded.job)
         if self._filter.ignores_transaction(binlog.commit_ts):
             return Skip(binlog.commit_ts, BY_DECISION)
         try:
@@ -133,7 +122,7 @@ class Translator:
         if not self._filter.replicates(table.database, table.info.name):
             return None
         if self.router.has_rules:
-            self.router.reserve(Named(table.database, table.info.name), self._exists)
+            self.router.reserve(Named(table.database, table.info.name), self._replay.exists)
         if len(self._tables) >= _TABLES_KEPT_MAX:
             self._tables.clear()
         self._tables[table_id, schema_version] = table
@@ -147,74 +136,6 @@ class Translator:
             for each in changes
         )
         return [each for each in found if each.mutation.sequence]
-
-    def _ddl(self, binlog: CommittedBinlog, body: peek.Body, job: Job | None) -> Txn:
-        commit_ts, query = binlog.commit_ts, body.query
-        if body.is_setval:
-            return Skip(commit_ts, "sequences are not replicated")
-        if job is None and self._filter.ignores_transaction(commit_ts):
-            return Skip(commit_ts, "ignore-txn-commit-ts, and its job is not in the history")
-        if job is None:
-            raise MissingDdlJob(body.ddl_job_id, commit_ts, query)
-        if is_reserved(job.table_id):
-            return Skip(commit_ts)
-        effect = self.schema.apply(job, body.ddl_schema_state)
-        decision = self._decision(DdlEvent(commit_ts, job, query, effect))
-        reason = decision.reason if isinstance(decision, Omit) else ""
-        replay = Replay(()) if isinstance(decision, Omit) else decision
-        if reason and not effect.is_in_force:
-            return Skip(commit_ts, reason)
-        name = self.router.name(effect.name)
-        return Ddl(
-            start_ts=binlog.start_ts,
-            commit_ts=commit_ts,
-            schema_version=job.schema_version,
-            job=job,
-            statement=replay.statements[0] if replay.statements else query,
-            database=name.database,
-            table=name.table,
-            is_skipped=bool(reason),
-            further=replay.statements[1:],
-            targets=replay.targets,
-            effect=effect,
-            reason=reason,
-            created=tuple(map(self.router.name, effect.created)),
-            renamed=tuple(
-                (self.router.name(old), self.router.name(new)) for old, new in effect.renamed
-            ),
-            is_qualified=self.router.has_rules,
-        )
-
-    def _decision(self, event: DdlEvent) -> Replay | Omit:
-        """Whether and how it is executed. Raises UnsupportedDdl."""
-        if self._filter.ignores_transaction(event.commit_ts):
-            return Omit(BY_DECISION)
-        refuse_unlogged(event)
-        if not self._filter.executes_ddl:
-            return Omit(NO_DDL)
-        loop = self._filter.loop
-        if loop is not None and loop.is_own_ddl(event.job, event.query):
-            return Omit(f"came through channel {loop.channel_id}")
-        name = event.effect.name
-        text = event.job.query or event.query
-        if self._filter.events.ignores_ddl(name.database, name.table, text):
-            return Omit("binlog-filter-rule")
-        if self.router.has_rules:
-            self._claim(event.effect)
-        try:
-            return self._replay.of(event)
-        except Corrupt as error:  # of the job, whose other parts have been read by now
-            raise UnsupportedDdl(event.commit_ts, event.query, str(error)) from error
-
-    def _claim(self, effect: Effect) -> None:
-        """Raises ConfigError for a table that would be another one downstream."""
-        for name in (*effect.created, *(new for _, new in effect.renamed), effect.name):
-            is_there = name.table and self._exists(name)
-            if is_there and self._filter.replicates(name.database, name.table):
-                self.router.reserve(name, self._exists)
-
-    def _exists(self, name: Named) -> bool:
-        return self.schema.find(name.database, name.table) == name
 
 
 def unreadable(binlog: CommittedBinlog, error: MalformedBinlog) -> RowMismatch:

@@ -3,9 +3,9 @@
 A source whose binlogs wait for the others is not pulled further than its limit. That cannot lock
 up: the source that all others wait for has nothing waiting once it is popped, so it is pulled.
 
-Sources may join, pause, move and leave while the stream runs (`ports.Sources`). One that cannot be
-reached is pulled again from its last promise for as long as it takes, if `retry_after_s` says so:
-everything waits for it, and `statistics` says for whom, why and for how long.
+A source that cannot be reached is pulled again from its last promise for as long as it takes, if
+`retry_after_s` says so: everything waits for it, and `statistics` says for whom, why and for how
+long. Who is in it may change while the stream runs (`merge.members`).
 A large binlog (`Pulled.next_bytes`) is pulled only when it is the next of all and the reader asks
 for it, so that one of them is in memory at a time, however many sources have one.
 
@@ -15,7 +15,7 @@ Source: tidb-binlog drainer/collector.go, drainer/pump.go (1 s between attempts,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
@@ -24,8 +24,9 @@ import structlog
 
 from binlogd.binlog import Pulled
 from binlogd.errors import BinlogdError, Unavailable
+from binlogd.merge.members import FixedSources, MergeMembers, Puller
 from binlogd.merge.merge import Merge, MergeSource, MergeStatistics
-from binlogd.ports import BinlogSource, Member, Sources, SourceState
+from binlogd.ports import BinlogSource, Sources
 from binlogd.tso import Tso
 
 TROUBLE_LOGGED_EVERY_S = 10.0
@@ -48,30 +49,6 @@ class MergeLimits(msgspec.Struct, frozen=True):
     offline_grace_s: float = 10.0
 
 
-class FixedSources:
-    """`Sources` that never change."""
-
-    def __init__(self, sources: Sequence[BinlogSource]) -> None:
-        self._members = [Member(source) for source in sources]
-
-    async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
-        """See Sources."""
-        yield self._members
-        await asyncio.Event().wait()
-
-
-class _Puller:
-    """A member of the merge, and the task that pulls it."""
-
-    def __init__(self, member: Member, held: MergeSource, now_s: float) -> None:
-        self.member, self.held = member, held
-        self.task: asyncio.Task[None] | None = None
-        self.heard_at_s = now_s
-        self.offline_at_s = now_s
-        self.trouble = ""
-        self.is_vanished = False
-
-
 class MergedStream:
     """Batches in commit_ts order; made by `merged`, for one reader."""
 
@@ -81,9 +58,8 @@ class MergedStream:
         self._merge = Merge((), after)
         self._limits, self._group, self._on_pulled = limits, group, on_pulled
         self._clock = asyncio.get_running_loop().time
-        self._pullers: dict[str, _Puller] = {}
-        self._pushed = asyncio.Event()
-        self._popped = asyncio.Event()
+        self._pushed, self._popped = asyncio.Event(), asyncio.Event()
+        self._members = MergeMembers(self._merge, self._pushed, limits.offline_grace_s)
         self._failure: BinlogdError | None = None
         self._is_stopped = self._is_asked = False
         self._blocking, self._blocked_at_s = "", 0.0
@@ -106,7 +82,8 @@ class MergedStream:
                 self._blocking, self._is_asked = "", False
                 self._popped.set()
                 return pulled
-            self._note_blocking()
+            if (blocking := self._merge.blocking) != self._blocking:
+                self._blocking, self._blocked_at_s = blocking, self._clock()
             self._pushed.clear()
             await self._pushed.wait()
 
@@ -117,142 +94,50 @@ class MergedStream:
 
     def statistics(self) -> MergeStatistics:
         """How it stands; cheap."""
-        now, now_s = self._merge.statistics(), self._clock()
-        sources = []
-        for position in now.sources:
-            puller = self._pullers.get(position.name)
-            if puller is not None:
-                position = replace(
-                    position,
-                    state=puller.member.state,
-                    silent_s=now_s - puller.heard_at_s,
-                    trouble=puller.trouble,
-                )
-            sources.append(position)
-        blocked_s = now_s - self._blocked_at_s if self._blocking else 0.0
-        return replace(now, sources=tuple(sources), blocked_s=blocked_s)
-
-    # --- who is in it ----------------------------------------------------------------------
+        now = self._merge.statistics()
+        blocked_s = self._clock() - self._blocked_at_s if self._blocking else 0.0
+        sources = tuple(map(self._members.placed, now.sources))
+        return replace(now, sources=sources, blocked_s=blocked_s)
 
     async def follow(self, sources: Sources) -> None:
         """Lets sources come and go, until cancelled."""
         try:
-            async with aclosing(sources.watch()) as lists:
-                async for members in lists:
-                    self._update(members)
-            raise Unavailable("the list of sources ended")
+            async with aclosing(self._members.follow(sources)) as pullers:
+                async for puller in pullers:
+                    pulling = self._fill(puller)
+                    puller.task = self._group.create_task(pulling, name=f"pull {puller.name}")
         except BinlogdError as error:
             self._fail(error)
 
     def cancel(self) -> None:
         """Ends all pulling."""
-        for puller in self._pullers.values():
-            if puller.task is not None:
-                puller.task.cancel()
-
-    def _update(self, members: Sequence[Member]) -> None:
-        for member in members:
-            name = member.source.name
-            puller = self._pullers.get(name)
-            if puller is not None:
-                self._changed(puller, member)
-            elif member.state is SourceState.OFFLINE:
-                log.info("offline_source_passed_over", source=name, last_ts=member.last_ts)
-            else:
-                self._join(member)
-        present = {member.source.name for member in members}
-        for name, puller in self._pullers.items():
-            if name not in present and not puller.is_vanished:
-                log.warning("source_vanished", source=name, consequence="still waited for")
-            puller.is_vanished = name not in present
-        self._pushed.set()
-
-    def _join(self, member: Member) -> None:
-        name = member.source.name
-        held = self._merge.join(name)
-        puller = self._pullers[name] = _Puller(member, held, self._clock())
-        puller.task = self._group.create_task(self._fill(puller), name=f"pull {name}")
-        log.info("source_joined", source=name, after=held.resolved_ts, state=member.state.value)
-
-    def _changed(self, puller: _Puller, member: Member) -> None:
-        before, puller.member = puller.member, member
-        name = member.source.name
-        if member.state is not before.state:
-            puller.offline_at_s = self._clock()
-            log.info("source_changed", source=name, state=member.state.value)
-        if member.source is not before.source and puller.task is not None:
-            puller.task.cancel()
-            puller.task = self._group.create_task(self._fill(puller), name=f"pull {name}")
-        self._leave_if_drained(puller)
-
-    def _leave_if_drained(self, puller: _Puller) -> bool:
-        """An offline source goes when it has delivered what it had."""
-        member, name = puller.member, puller.member.source.name
-        promised = puller.held.resolved_ts
-        if member.state is not SourceState.OFFLINE or promised < member.last_ts:
-            return False
-        log.info("source_left", source=name, promised=promised)
-        self._let_go(puller)
-        return True
-
-    def _leave_if_dead(self, puller: _Puller) -> bool:
-        """An offline source that is not there any more goes without the rest: before it says so, a
-        Pump waits until every Drainer has everything; what its idle hours added is no loss. One
-        that somebody else has declared offline may have more, and the log says from where on."""
-        member, name = puller.member, puller.member.source.name
-        patience_s = puller.offline_at_s + self._limits.offline_grace_s
-        if member.state is not SourceState.OFFLINE or self._clock() < patience_s:
-            return False
-        promised = puller.held.resolved_ts
-        log.warning(
-            "source_given_up",
-            source=name,
-            promised=promised,
-            last_ts=member.last_ts,
-            cause=puller.trouble,
-            consequence="what it alone may have above `promised` does not come",
-        )
-        self._let_go(puller)
-        return True
-
-    def _let_go(self, puller: _Puller) -> None:
-        name = puller.member.source.name
-        self._merge.leave(name)
-        del self._pullers[name]
-        self._pushed.set()
-        if puller.task is not None and puller.task is not asyncio.current_task():
-            puller.task.cancel()
+        self._members.cancel()
 
     # --- pulling ---------------------------------------------------------------------------
 
-    async def _fill(self, puller: _Puller) -> None:
+    async def _fill(self, puller: Puller) -> None:
         """Pulls one source until it leaves, fails for good or is cancelled."""
         logged_at_s = -TROUBLE_LOGGED_EVERY_S
         while True:  # one turn for each connection
             try:
                 await self._pull(puller)
                 return
-            except Unavailable as error:
-                if self._limits.retry_after_s is None:
+            except BinlogdError as error:
+                retry_after_s = self._limits.retry_after_s
+                if retry_after_s is None or not isinstance(error, Unavailable):
                     self._fail(error)
                     return
                 puller.trouble = str(error)
                 if self._clock() >= logged_at_s + TROUBLE_LOGGED_EVERY_S:
                     logged_at_s = self._clock()
-                    log.warning(
-                        "source_not_reached", source=puller.member.source.name, cause=str(error)
-                    )
-                if self._leave_if_dead(puller):
+                    log.warning("source_not_reached", source=puller.name, cause=str(error))
+                if self._members.leaves_dead(puller):
                     return
-                await asyncio.sleep(self._limits.retry_after_s)
-            except BinlogdError as error:
-                self._fail(error)
-                return
+                await asyncio.sleep(retry_after_s)
 
-    async def _pull(self, puller: _Puller) -> None:
+    async def _pull(self, puller: Puller) -> None:
         """Pulls until the source has left; raises what it raises, and Unavailable at its end."""
-        source, held = puller.member.source, puller.held
-        name = source.name
+        source, held, name = puller.member.source, puller.held, puller.name
         async with aclosing(source.pull(held.resolved_ts)) as batches:
             is_large = False
             async for pulled in batches:
@@ -263,7 +148,7 @@ class MergedStream:
                 if held.resolved_ts > promised:  # not that it is there, and no more
                     puller.heard_at_s = self._clock()
                 self._pushed.set()
-                if self._leave_if_drained(puller):
+                if self._members.leaves_drained(puller):
                     return
                 upto, was_large, is_large = pulled.resolved_ts, is_large, pulled.next_bytes > 0
                 del pulled  # it is the reader's alone
@@ -289,11 +174,6 @@ class MergedStream:
     def _fail(self, error: BinlogdError) -> None:
         self._failure = self._failure or error
         self._pushed.set()
-
-    def _note_blocking(self) -> None:
-        blocking = self._merge.blocking
-        if blocking != self._blocking:
-            self._blocking, self._blocked_at_s = blocking, self._clock()
 
 
 @asynccontextmanager

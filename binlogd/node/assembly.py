@@ -21,8 +21,8 @@ from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.files.archive import ArchiveOptions
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.measures import DrainerMeasures
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.drainer.schema_log import SchemaLog
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import RowNotFoundRule, Sink
 from binlogd.drainer.slow import SlowTransactions
 from binlogd.errors import ConfigError

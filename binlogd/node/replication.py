@@ -19,7 +19,8 @@ from typing import Any
 import structlog
 
 from binlogd.drainer.backoff import Backoff
-from binlogd.drainer.drainer import Drainer, DrainerState, DrainerStatistics
+from binlogd.drainer.drainer import Drainer
+from binlogd.drainer.statistics import DrainerState, DrainerStatistics
 from binlogd.errors import ConfigError, Failure, Refused, Unavailable, Unforeseen
 from binlogd.host.clock import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, settled
@@ -73,14 +74,12 @@ class FirstContact:
 
     def shown(self, now: DrainerStatistics) -> DrainerStatistics:
         """How a Drainer stands that has not begun, with what keeps it from writing."""
-        failure = self._failure
-        if failure is None:
+        if self._failure is None:
             return now
         return replace(
             now,
             state=DrainerState.RETRYING,
-            failure=failure,
-            blocking=failure.sentence,
+            failure=self._failure,
             failed_in_a_row=self._backoff.attempts,
             retry_in_s=max(0.0, self._again_at_s - asyncio.get_running_loop().time()),
         )
@@ -122,8 +121,7 @@ class Replication:
         now = replace(now, unforeseen_errors=now.unforeseen_errors + self._faults)
         if fault is None:
             return now
-        state, said = DrainerState.STUCK, Failure.of(fault)
-        return replace(now, state=state, failure=said, blocking=said.sentence)
+        return replace(now, state=DrainerState.STUCK, failure=Failure.of(fault))
 
     def request(self, action: Action) -> None:
         """Pause or close, after what was pulled is applied. Raises Refused unless online."""

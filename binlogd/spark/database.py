@@ -23,12 +23,12 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.drainer import DrainerStatistics
 from binlogd.drainer.measures import KINDS
 from binlogd.drainer.mysql.lane_sink import OneLane
 from binlogd.drainer.mysql.sink import MySqlSink
+from binlogd.drainer.ports import DdlHistory
 from binlogd.drainer.rows.progress import LanePosition, Restart
-from binlogd.drainer.session import DdlHistory
+from binlogd.drainer.statistics import DrainerStatistics
 from binlogd.drainer.txn import Ddl, Skip
 from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable, leading_error
 from binlogd.host.disk import PosixDisk

@@ -20,11 +20,12 @@ import structlog
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.drainer import Drainer, DrainerState, DrainerStatistics
+from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.mysql.lane_sink import LaneSink, OneLane
+from binlogd.drainer.ports import DdlHistory, DrainerOptions, DrainerPorts
 from binlogd.drainer.rows.progress import LanePosition
-from binlogd.drainer.session import DdlHistory, DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
+from binlogd.drainer.statistics import DrainerState, DrainerStatistics
 from binlogd.drainer.txn import Ddl
 from binlogd.host.clock import WallClock
 from binlogd.node.assembly import dialect, trash

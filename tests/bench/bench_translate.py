@@ -23,7 +23,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn

@@ -24,7 +24,7 @@ from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.relay.log import RelayWriter

@@ -10,7 +10,7 @@ from heapq import nsmallest
 from pathlib import Path
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.drainer import DrainerState
+from binlogd.drainer.statistics import DrainerState
 from binlogd.log.directory import VALUE
 from binlogd.log.pointer import FileId, segment_name
 from binlogd.log.record import HEADER_BYTES

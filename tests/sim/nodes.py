@@ -19,8 +19,8 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.drainer.schema_log import SchemaLog
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.errors import BinlogdError
 from binlogd.node.membership import Membership

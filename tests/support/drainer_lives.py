@@ -20,14 +20,15 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.files.archive import ArchiveOptions
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.drainer.restore import restore
 from binlogd.drainer.schema_log import SchemaLog
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite.sink import SqliteSink
+from binlogd.drainer.statistics import DrainerState
 from binlogd.drainer.translate import Translator
 from binlogd.errors import Behind
 from binlogd.host.clock import WallClock

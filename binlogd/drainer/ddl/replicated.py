@@ -6,7 +6,8 @@ stands wherever that is right, and edited word by word where it is not; it is ne
 from a grammar, so nothing of it can be lost that nobody thought of.
 
 What becomes of each kind: docs/DDL.md. What changes rows in no binlog is UnsupportedDdl.
-Source: tidb-binlog drainer/syncer.go, pkg/loader/executor.go and pkg/util/ddl.go.
+Source: tidb-binlog drainer/syncer.go, drainer/collector.go (which drops rolled-back jobs and
+setval), pkg/loader/executor.go and pkg/util/ddl.go.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from itertools import pairwise
 import msgspec
 import structlog
 
+from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.added import with_old_values
 from binlogd.drainer.ddl.calls import Calls
 from binlogd.drainer.ddl.comments import TwoReadings, check_printed
@@ -31,13 +33,15 @@ from binlogd.drainer.ddl.explicit import (
 from binlogd.drainer.ddl.session_clock import ADDS_COLUMNS, has_zone
 from binlogd.drainer.ddl.trash_names import Replay, Trash
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.errors import CorruptRow, UnsupportedDdl
+from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Skip
+from binlogd.errors import Corrupt, CorruptRow, MissingDdlJob, UnsupportedDdl
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.kinds import OF_POLICIES_AND_GROUPS, RECOVERIES, PartitionKind
-from binlogd.tidb.known_tables import Effect, Named
+from binlogd.tidb.known_tables import Effect, Named, is_reserved
 from binlogd.tidb.model import ActionType, Database, Job, Table
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
+from binlogd.wire import peek
 
 log = structlog.get_logger(__name__)
 
@@ -127,6 +131,49 @@ class DdlReplay:
         self._router = table_filter.routes
         self._calls = Calls(schema, self._router)
 
+    def translated(self, binlog: CommittedBinlog, body: peek.Body, job: Job | None) -> Ddl | Skip:
+        """What a sink gets of a DDL binlog. The schema moves, whatever becomes of its statement.
+        Raises MissingDdlJob, UnsupportedDdl, and ConfigError for two tables of one name."""
+        commit_ts, query = binlog.commit_ts, body.query
+        if body.is_setval:
+            return Skip(commit_ts, "sequences are not replicated")
+        if job is None and self._filter.ignores_transaction(commit_ts):
+            return Skip(commit_ts, "ignore-txn-commit-ts, and its job is not in the history")
+        if job is None:
+            raise MissingDdlJob(body.ddl_job_id, commit_ts, query)
+        if is_reserved(job.table_id):
+            return Skip(commit_ts)
+        effect = self._schema.apply(job, body.ddl_schema_state)
+        decision = self._decision(DdlEvent(commit_ts, job, query, effect))
+        reason = decision.reason if isinstance(decision, Omit) else ""
+        replay = Replay(()) if isinstance(decision, Omit) else decision
+        if reason and not effect.is_in_force:
+            return Skip(commit_ts, reason)
+        name = self._router.name(effect.name)
+        return Ddl(
+            start_ts=binlog.start_ts,
+            commit_ts=commit_ts,
+            schema_version=job.schema_version,
+            job=job,
+            statement=replay.statements[0] if replay.statements else query,
+            database=name.database,
+            table=name.table,
+            is_skipped=bool(reason),
+            further=replay.statements[1:],
+            targets=replay.targets,
+            effect=effect,
+            reason=reason,
+            created=tuple(map(self._router.name, effect.created)),
+            renamed=tuple(
+                (self._router.name(old), self._router.name(new)) for old, new in effect.renamed
+            ),
+            is_qualified=self._router.has_rules,
+        )
+
+    def exists(self, name: Named) -> bool:
+        """Whether the upstream has it now."""
+        return self._schema.find(name.database, name.table) == name
+
     def of(self, event: DdlEvent) -> Replay | Omit:
         """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
         job, query = event.job, event.query
@@ -143,6 +190,34 @@ class DdlReplay:
             return self._replay(event)
         except (TwoReadings, CorruptRow) as error:
             raise UnsupportedDdl(event.commit_ts, query, str(error)) from error
+
+    def _decision(self, event: DdlEvent) -> Replay | Omit:
+        """Whether and how it is executed. Raises UnsupportedDdl."""
+        if self._filter.ignores_transaction(event.commit_ts):
+            return Omit(BY_DECISION)
+        refuse_unlogged(event)
+        if not self._filter.executes_ddl:
+            return Omit(NO_DDL)
+        loop = self._filter.loop
+        if loop is not None and loop.is_own_ddl(event.job, event.query):
+            return Omit(f"came through channel {loop.channel_id}")
+        name = event.effect.name
+        text = event.job.query or event.query
+        if self._filter.events.ignores_ddl(name.database, name.table, text):
+            return Omit("binlog-filter-rule")
+        if self._router.has_rules:
+            self._claim(event.effect)
+        try:
+            return self.of(event)
+        except Corrupt as error:  # of the job, whose other parts have been read by now
+            raise UnsupportedDdl(event.commit_ts, event.query, str(error)) from error
+
+    def _claim(self, effect: Effect) -> None:
+        """Raises ConfigError for a table that would be another one downstream."""
+        for name in (*effect.created, *(new for _, new in effect.renamed), effect.name):
+            is_there = name.table and self.exists(name)
+            if is_there and self._filter.replicates(name.database, name.table):
+                self._router.reserve(name, self.exists)
 
     def _replay(self, event: DdlEvent) -> Replay | Omit:
         """Raises UnsupportedDdl, TwoReadings, CorruptRow."""

@@ -22,13 +22,12 @@ from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import NO_TABLE, MySqlServer, SqlRefused, SqlSession
+from binlogd.drainer.mysql.progress_table import ProgressTable, lanes_of
 from binlogd.drainer.rows.progress import (
     LanePosition,
     PendingDdl,
-    ProgressTable,
     Restart,
     Row,
-    lanes_of,
     not_as_left,
     restart_of,
     went_back,

@@ -33,10 +33,11 @@ from binlogd.drainer.mysql.connection import (
     SqlSession,
     TryAgain,
 )
+from binlogd.drainer.mysql.progress_table import ProgressTable
 from binlogd.drainer.mysql.refusals import changed_value
 from binlogd.drainer.mysql.seek import Sought
 from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_ts_of
-from binlogd.drainer.rows.progress import LanePosition, ProgressTable, not_as_left
+from binlogd.drainer.rows.progress import LanePosition, not_as_left
 from binlogd.drainer.sink import RowNotFoundRule
 from binlogd.errors import BinlogdError, DownstreamUnavailable, RowNotFound
 from binlogd.tso import Tso

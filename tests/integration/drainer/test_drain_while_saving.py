@@ -14,7 +14,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.files.sink import FileSink
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tso import Tso

@@ -21,10 +21,12 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
+from binlogd.drainer.session import Session
 from binlogd.drainer.sink import Sink, SinkStatistics
+from binlogd.drainer.statistics import DrainerState
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import Behind, DownstreamUnavailable, StatementRejected
 from binlogd.host.disk import PosixDisk

@@ -13,9 +13,10 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.drainer import Drainer, DrainerState
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.drainer import Drainer
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
+from binlogd.drainer.statistics import DrainerState
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import jobs_from_json

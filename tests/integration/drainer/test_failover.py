@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.mysql.connection import Done, MySqlServer, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import _Place
 from binlogd.drainer.sink import Sink
+from binlogd.drainer.statistics import DrainerState
 from binlogd.drainer.txn import Skip
 from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.tidb.model import Column, FieldType, Tp, table_to_json

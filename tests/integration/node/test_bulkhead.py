@@ -19,10 +19,11 @@ from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.drainer.schema_log import SchemaLog
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.errors import BinlogdError, CorruptPayload, DownstreamUnavailable
-from binlogd.merge.stream import FixedSources, MergeLimits
+from binlogd.merge.members import FixedSources
+from binlogd.merge.stream import MergeLimits
 from binlogd.node.bulkhead import Bulkhead
 from binlogd.node.operations import Node
 from binlogd.node.problems import problems

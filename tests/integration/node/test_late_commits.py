@@ -12,9 +12,10 @@ import pytest
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.ports import DrainerOptions, DrainerPorts
+from binlogd.drainer.statistics import DrainerState
 from binlogd.errors import ConfigError
 from binlogd.node.problems import problems
 from binlogd.node.replication import FirstContact, Replication

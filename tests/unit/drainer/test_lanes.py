@@ -16,6 +16,7 @@ import pytest
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql.apply import LaneApplier
 from binlogd.drainer.mysql.connection import MySqlServer
+from binlogd.drainer.mysql.progress_table import ProgressTable
 from binlogd.drainer.mysql.writer import LaneContext, RowWriter
 from binlogd.drainer.rows.conflict import lane_of, lanes_for, seed_of
 from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Limits, Part, RunKind, commit_ts_of
@@ -25,7 +26,6 @@ from binlogd.drainer.rows.progress import (
     SAVED_LANE,
     LanePosition,
     PendingDdl,
-    ProgressTable,
     low_water,
     not_as_left,
     restart_of,
