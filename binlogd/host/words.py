@@ -14,7 +14,13 @@ def is_utf8(word: str) -> bool:
 
 def split_url(url: str) -> SplitResult:
     """Its parts. Raises ConfigError, without what may be a secret in it."""
+    scheme = url.partition("://")[0]
     try:
-        return urlsplit(url)
+        parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"{url.partition('://')[0]}://...: {error}") from None
+        raise ConfigError(f"{scheme}://...: {error}") from None
+    try:
+        parts.port  # noqa: B018 - nobody else looks before a library trips over it
+    except ValueError:
+        raise ConfigError(f"{scheme}://...: the port is no number up to 65535") from None
+    return parts

@@ -8,11 +8,13 @@ content goes beside, and is copied over by the store.
 from __future__ import annotations
 
 import os
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from binlogd.errors import ConfigError
 from binlogd.host.words import split_url
 
 if TYPE_CHECKING:
@@ -21,19 +23,24 @@ if TYPE_CHECKING:
 NEW = ".new"
 """Behind the name of a file that is on its way to be another one."""
 ACCOUNT_KEY = "AZURE_STORAGE_ACCOUNT_KEY"
-"""The variable of object_store, by which delta-rs has it too; else who the process is decides."""
-_AZURE = ("abfs", "abfss")
+"""The variable of object_store, by which delta-rs has it too."""
+GOOGLE_RETRIES_S = 15
+"""So long pyarrow tries a call to Google's store again; it would a quarter of an hour."""
+_AZURE, _GOOGLE = ("abfs", "abfss"), ("gs", "gcs")
 
 
 def file_system(url: str) -> tuple[FileSystem, str]:
-    """What a URL names, with the path in it. Raises ValueError and OSError of pyarrow's."""
+    """What a URL names, with the path in it. Raises ConfigError, and pyarrow's ValueError and
+    OSError."""
     from pyarrow.fs import AzureFileSystem, FileSystem  # who opens none needs no pyarrow
 
-    if split_url(url).scheme not in _AZURE:
-        system, root = FileSystem.from_uri(url)
-        return system, root
-    given = azure_options(url)
-    return AzureFileSystem(**given), path_in_azure(url)
+    parts = split_url(url)
+    if parts.scheme in _AZURE:
+        return AzureFileSystem(**azure_options(url)), path_in_azure(url)
+    if parts.scheme in _GOOGLE and "retry_limit_seconds" not in parts.query:
+        url += f"{'&' if parts.query else '?'}retry_limit_seconds={GOOGLE_RETRIES_S}"
+    system, root = FileSystem.from_uri(url)
+    return system, root
 
 
 def path_in_azure(url: str) -> str:
@@ -43,18 +50,34 @@ def path_in_azure(url: str) -> str:
 
 def azure_options(url: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """For AzureFileSystem, of `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH`, where
-    `endpoint_override` and `scheme` name another server. Raises ValueError."""
+    `endpoint_override` and `scheme` name another server. Raises ConfigError.
+
+    A key there must be: pyarrow lets through what Azure's client throws where nobody says who this
+    machine is, or where the key is no base64, and that ends the process.
+    """
     parts, query = split_url(url), dict(parse_qsl(split_url(url).query))
+    key, wrong = environ.get(ACCOUNT_KEY, ""), ""
     if not parts.username or parts.password or not parts.hostname:
-        raise ValueError("expected abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
-    given = {"account_name": parts.hostname.partition(".")[0]}
-    if key := environ.get(ACCOUNT_KEY):
-        given["account_key"] = key
+        wrong = "expected abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+    elif not key:
+        wrong = f"set {ACCOUNT_KEY} to the account's key: no other credentials are taken"
+    elif not _is_base64(key):
+        wrong = f"{ACCOUNT_KEY} is no key of an account: those are base64"
+    if wrong:
+        raise ConfigError(f"{without_secrets(url)}: {wrong}")
+    given = {"account_name": str(parts.hostname).partition(".")[0], "account_key": key}
     if end := query.get("endpoint_override"):
         for kind in ("blob", "dfs"):
             given[f"{kind}_storage_authority"] = end
             given[f"{kind}_storage_scheme"] = query.get("scheme", "https")
     return given
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(b64decode(text, validate=True))
+    except ValueError:
+        return False
 
 
 def without_secrets(url: str) -> str:

@@ -74,8 +74,8 @@ class LakeLocation:
             return self._google_options()
         if self._scheme == "abfss":
             azure = azure_options(self.url)
-            names = {"account_name": "ACCOUNT_NAME", "account_key": "ACCOUNT_KEY"}
-            found = {f"AZURE_STORAGE_{names[name]}": azure[name] for name in names if name in azure}
+            account = ("account_name", "account_key")
+            found = {f"AZURE_STORAGE_{name.upper()}": azure[name] for name in account}
             if end := azure.get("blob_storage_authority"):
                 scheme = azure["blob_storage_scheme"]
                 found["AZURE_STORAGE_ENDPOINT"] = f"{scheme}://{end}/{azure['account_name']}"
@@ -160,10 +160,7 @@ def place_of(into: str) -> LakeLocation:
     if parts.scheme not in _TRIED:
         raise ConfigError(f"--into {kind}:{parts.scheme}://...: {_refused(found, parts.scheme)}")
     if parts.scheme == "abfss":
-        try:
-            azure_options(url)
-        except ValueError as error:
-            raise ConfigError(f"--into {kind}:abfss://...: {error}") from error
+        azure_options(url)
     unknown = sorted(dict(parse_qsl(parts.query)).keys() - _KNOWN)
     if unknown:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,8 @@ from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
-from binlogd.snapshot.publishing.file_systems import NEW, without_secrets
+from binlogd.snapshot.publishing import file_systems
+from binlogd.snapshot.publishing.file_systems import ACCOUNT_KEY, NEW, without_secrets
 from binlogd.snapshot.publishing.store import Store
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import LakeLocation, place_of
@@ -153,9 +154,49 @@ def test_a_lake_where_it_cannot_be_is_refused_with_the_reason(into: str, said: s
         place_of(into)
 
 
+IN_AZURE = "abfss://c@a.dfs.core.windows.net/p"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("", f"set {ACCOUNT_KEY} to the account's key"),
+        ("not base64!", f"{ACCOUNT_KEY} is no key of an account"),
+        ("YWJ", f"{ACCOUNT_KEY} is no key of an account"),
+    ],
+)
+def test_a_store_of_azure_without_a_key_is_refused(
+    key: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ended where pyarrow was given none, or one that is none."""
+    monkeypatch.setenv(ACCOUNT_KEY, key)
+    for opening in (ArchiveStore.open, lambda url: place_of(f"delta:{url}"), _snapshots):
+        with pytest.raises(ConfigError, match=f"^{IN_AZURE}: {said}"):
+            opening(f"{IN_AZURE}?endpoint_override=h:1")
+
+
+def _snapshots(url: str) -> Store:
+    with closing(Threads(1, name="unused")) as threads:
+        return Store(url, threads)
+
+
+def test_a_store_of_google_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens there. Without a limit each of the attempts takes a quarter of an hour."""
+    monkeypatch.setattr(file_systems, "GOOGLE_RETRIES_S", 1)
+    monkeypatch.setattr(store_module, "ATTEMPTS_MAX", 1)
+    store = ArchiveStore.open("gs://anonymous@b/p?endpoint_override=127.0.0.1:1&scheme=http")
+    with pytest.raises(ArchiveUnavailable, match=r"archive gs://b/p/x: .*at the store"):
+        store.put("x", b"")
+
+
+def test_a_port_that_cannot_be_is_said_without_what_may_be_a_secret() -> None:
+    for url in ("s3://key:secret", "https://host:99999/x"):
+        with pytest.raises(ConfigError, match=r"^\w+://...: the port is no number up to 65535$"):
+            ArchiveStore.open(url)
+
+
 def test_secrets_are_left_out_and_the_container_stays() -> None:
     assert without_secrets("s3://key:secret@b/p/?region=x") == "s3://b/p"
     assert without_secrets("gs://anonymous@b/p?x=y") == "gs://b/p"
-    azure = "abfss://c@a.dfs.core.windows.net/p"
-    assert without_secrets(azure + "?endpoint_override=h:1") == azure
-    assert LakeLocation("delta", azure).table("table-1") == azure + "/table-1"
+    assert without_secrets(IN_AZURE + "?endpoint_override=h:1") == IN_AZURE
+    assert LakeLocation("delta", IN_AZURE).table("table-1") == IN_AZURE + "/table-1"
