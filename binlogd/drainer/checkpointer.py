@@ -29,9 +29,10 @@ log = structlog.get_logger(__name__)
 class Checkpointer:
     """Made for one session, and its sink."""
 
-    def __init__(self, ports: DrainerPorts, sink: Sink, initial_ts: Tso, looks: Looks) -> None:
+    def __init__(self, ports: DrainerPorts, sink: Sink, left: Checkpoint, looks: Looks) -> None:
         self._ports, self._sink, self._looks = ports, sink, looks
-        self.checkpoint = Checkpoint(initial_ts)
+        self.checkpoint = left
+        """As this process left it, until that of the sink is taken up."""
         self.not_saved = ""
         """Why the last one could not be saved."""
         self.walked_ts = NO_TS
@@ -53,13 +54,11 @@ class Checkpointer:
         """Everything up to here is downstream, durably."""
         return max(self.checkpoint.commit_ts, self._looks.at(self._sink.applied_ts, NO_TS))
 
-    async def open(self, left_ts: Tso) -> None:
-        """Opens the sink and takes up its checkpoint. Raises BeginsAhead, and ConfigError where a
-        downstream that had one at `left_ts` a moment ago has none."""
-        initial_ts, stored = self.checkpoint.commit_ts, await self._sink.open()
-        if stored is not None:
-            self.checkpoint = replace(stored, commit_ts=stored.commit_ts or initial_ts)
-        begin_ts = self.checkpoint.commit_ts
+    async def open(self, initial_ts: Tso) -> None:
+        """Opens the sink and takes up its checkpoint; where there is none, it begins at
+        `initial_ts`. Raises BeginsAhead, and ConfigError where the sink had one a moment ago."""
+        stored = await self._sink.open() or Checkpoint(initial_ts)
+        left_ts, begin_ts = self.checkpoint.commit_ts, stored.commit_ts or initial_ts
         if begin_ts > (newest_ts := self._ports.newest_ts()):
             raise BeginsAhead(begin_ts, newest_ts)
         if begin_ts == initial_ts < left_ts:
@@ -70,6 +69,7 @@ class Checkpointer:
                 f" one, restart binlogd: it begins behind commit_ts {begin_ts}"
                 " (drainer.initial-commit-ts)"
             )
+        self.checkpoint = replace(stored, commit_ts=begin_ts)
 
     async def save_if_moved(self) -> None:
         """Saves what was applied since the last one; what an Unavailable prevents is tried again

@@ -58,8 +58,7 @@ class Session:
         self._sink, self._relay = ports.make_sink(), ports.relay
         self.looks = Looks()
         """For who looks from outside."""
-        begin_ts = options.initial_commit_ts
-        self._checkpointer = Checkpointer(ports, self._sink, begin_ts, self.looks)
+        self._checkpointer = Checkpointer(ports, self._sink, former.checkpoint, self.looks)
         self._schema = WalkedSchema(ports)
         self._stream: MergedStream | None = None
         self._walk: Walk | None = None
@@ -80,7 +79,7 @@ class Session:
             if self._relay is not None:
                 ends.push_async_callback(self._relay.close)
             ends.push_async_callback(self._sink.close)
-            await self._checkpointer.open(self._former.checkpoint.commit_ts)
+            await self._checkpointer.open(self._options.initial_commit_ts)
             after = self._checkpointer.checkpoint.commit_ts
             await self._late.begin(
                 self._ports.table_filter, reached(self._sink, after), self._ports.sources

@@ -8,7 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -449,6 +449,33 @@ async def test_a_downstream_that_goes_away_is_tried_again(place: Place) -> None:
     assert place.held() == Counter(range(11, 60))
 
 
+@pytest.mark.parametrize("failed_opens", [0, 1, 3])
+async def test_a_downstream_that_comes_back_empty_is_not_begun_anew(
+    place: Place, failed_opens: int
+) -> None:
+    """Also where it was away in between, as one that is replaced is, and where somebody retries."""
+    place.source.add(*beginning(), rows(11, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().checkpoint.commit_ts == 11)
+        begun = drainer.statistics().sessions_begun
+        place.store.failures[12] = DownstreamUnavailable("it is away")
+        lost, place.store = place.store, MemoryStore(is_down=failed_opens > 0)
+        place.source.add(rows(12, [2]), resolved_ts=20)
+        if failed_opens:
+            await until(lambda: drainer.statistics().sessions_begun > begun + failed_opens)
+            assert drainer.statistics().checkpoint == lost.checkpoint
+            assert drainer.statistics().applied_ts == 11
+            place.store.is_down = False
+        for _ in range(2):
+            await until(lambda: drainer.statistics().state is DrainerState.STUCK)
+            assert "has no checkpoint any more" in drainer.statistics().last_error
+            begun = drainer.statistics().sessions_begun
+            drainer.retry()
+            await until(lambda begun=begun: drainer.statistics().sessions_begun > begun)
+        assert place.store.checkpoint is None
+        assert not place.store.tables
+
+
 async def test_a_downstream_that_is_down_is_said_to_be(place: Place) -> None:
     place.store.is_down = True
     place.source.add(*beginning(), rows(11, [1]))
@@ -870,8 +897,11 @@ class Watchful(MemorySink):
         self._relay, self._disk = relay, disk
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        if self._store.checkpoint is not None:
-            await read_relay(self._disk, self._relay, self._store.checkpoint.commit_ts)
+        stored, is_read = self._store.checkpoint, False
+        while stored is not None and not is_read:  # again where a file went that nobody needs
+            with suppress(FileNotFoundError):
+                await read_relay(self._disk, self._relay, stored.commit_ts)
+                is_read = True
         await super().save(checkpoint)
 
 
