@@ -172,7 +172,7 @@ def test_of_a_key_that_was_written_ever_again_few_changes_are_held(
 
 
 @pytest.mark.soak
-@settings(max_examples=1500)
+@settings(max_examples=700)
 @given(seed=seeds)
 def test_snapshots_and_changes_of_many_logs_are_what_a_fold_gives(
     seed: int, places: Iterator[Path]
