@@ -6,22 +6,24 @@ before the first round on; it moves when a round has said what is there.
 
 The work is done by a child process (worker.py), a few segments at a time: neither reading nor
 uploading takes turns with the event loop. Whatever fails is told, counted, and tried again for
-ever: the log stays until it is there.
+ever: the log stays until it is there. What is not sealed goes there by a second child, the one that
+follows the log (follower.py), which is asked each second that something new is durable; what it
+cannot do is tried again in a process of its own each time, and nothing waits for this.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import msgspec
 import structlog
 
-from binlogd.archive.following import Following, stands_of
-from binlogd.archive.task import FILES_MAX, Archived, Keep, Mark, Stand, Task
+from binlogd.archive.task import FILES_MAX, Archived, Follow, Grown, Keep, Mark, Stand, Task
 from binlogd.extras import require
-from binlogd.host.child import answer_of
+from binlogd.host.child import Ask, answer_of, conversation
 from binlogd.host.clock import is_set_within
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import ValuePointer
@@ -87,11 +89,7 @@ class Archiver:
         self._following: Following | None = None
         if options.tail_interval_s:
             self._following = Following(
-                options.data_dir,
-                options.url,
-                options.tail_interval_s,
-                resolved_ts=resolved_ts,
-                want_history=self._wanted.set,
+                options, resolved_ts=resolved_ts, want_history=self._wanted.set
             )
         hold(NO_TS)
 
@@ -286,3 +284,96 @@ def archiving(
         keep=keep if keep.keep_s else None,
     )
     return Archiver(options, logs, hold=hold, refresh=refresh, resolved_ts=resolved_ts)
+
+
+# --- what is not sealed --------------------------------------------------------------------------
+
+ANSWER_S = 600.0
+FOLLOWER_BYTES_MAX = 1 << 16
+FOLLOWER_BACKOFF_S_MAX = 60.0
+AHEAD_MAX = 4
+"""So many sealed segments of a shard may wait for the archiver; with more, that comes first."""
+HISTORY_EVERY_S = 5.0
+"""A job that is not over yet is asked for so often."""
+_FOLLOWER = "binlogd.archive.follower"
+
+
+class Following:
+    """`run` is its task. `behind_s` says how old the newest state is that the archive has."""
+
+    def __init__(
+        self,
+        options: ArchiverOptions,
+        *,
+        resolved_ts: Callable[[], Tso],
+        want_history: Callable[[], None],
+    ) -> None:
+        """`want_history` is called when the archive's DDL history lacks a job."""
+        self._options = options
+        self._resolved_ts, self._want_history = resolved_ts, want_history
+        self._published: Follow | None = None
+        self._published_at_s = asyncio.get_running_loop().time()
+        self._wanted_at_s = -HISTORY_EVERY_S
+        self.failed, self.failures = "", 0
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds since the archive had everything that was durable."""
+        return asyncio.get_running_loop().time() - self._published_at_s
+
+    @property
+    def resolved_ts(self) -> Tso:
+        """Up to where the archive has all, as far as this process knows."""
+        return NO_TS if self._published is None else Tso(self._published.resolved_ts)
+
+    async def run(self, stands: Callable[[], Sequence[Stand] | None]) -> None:
+        """Until cancelled. `stands` is None while nobody knows what is archived."""
+        wait_s = self._options.tail_interval_s
+        while True:  # until cancelled, when the node stops
+            try:
+                async with conversation(_FOLLOWER, answer_bytes_max=FOLLOWER_BYTES_MAX) as ask:
+                    while True:  # until it fails
+                        await self._round(stands(), ask)
+                        self.failed, wait_s = "", self._options.tail_interval_s
+                        await asyncio.sleep(wait_s)
+            except Exception as error:  # noqa: BLE001 - the log stays, whatever it is
+                self.failures += 1
+                self.failed = str(named("what follows the log", error))
+                wait_s = min(FOLLOWER_BACKOFF_S_MAX, wait_s * 2)
+                url = self._options.url
+                log.warning("archive_behind", url=url, cause=self.failed, wait_s=wait_s)
+            await asyncio.sleep(wait_s)
+
+    async def _round(self, stands: Sequence[Stand] | None, ask: Ask) -> None:
+        if stands is None or any(len(each.segments) > AHEAD_MAX + 1 for each in stands):
+            return
+        question = Follow(
+            data_dir=self._options.data_dir,
+            url=self._options.url,
+            resolved_ts=self._resolved_ts(),
+            shards=tuple(stands),
+        )
+        begun_s = asyncio.get_running_loop().time()
+        if question != self._published:
+            answer = await ask(msgspec.json.encode(question), ANSWER_S)
+            if not msgspec.json.decode(answer, type=bool):
+                if begun_s - self._wanted_at_s >= HISTORY_EVERY_S:
+                    self._wanted_at_s = begun_s
+                    self._want_history()
+                return
+        self._published, self._published_at_s = question, begun_s
+
+
+def stands_of(logs: Sequence[Sequence[Segment]], archived: Mapping[int, int]) -> list[Stand]:
+    """By shard what lies behind the last segment that is archived."""
+    return [
+        Stand(fid, _behind(segments, fid))
+        for shard, segments in enumerate(logs)
+        for fid in (archived.get(shard, -1),)
+    ]
+
+
+def _behind(segments: Sequence[Segment], fid: int) -> tuple[Grown, ...]:
+    newest = takewhile(lambda each: each.fid > fid, reversed(segments))
+    found = [Grown(each.fid, each.size_bytes, each.is_sealed) for each in newest]
+    return tuple(reversed(found))

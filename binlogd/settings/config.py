@@ -20,9 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from binlogd.errors import ConfigError
-from binlogd.settings.effects import check_effects
-from binlogd.settings.kafka import check_kafka
-from binlogd.settings.limits import check_values
+from binlogd.settings.effects import check_effects, check_kafka, check_values
 from binlogd.settings.mistakes import SECRETS, mistakes
 from binlogd.settings.operators import check_operators, check_token, operators, peers
 from binlogd.settings.quantities import (

@@ -2,7 +2,7 @@
 
 Read is what Dumpling writes without being asked otherwise: INSERT statements, and CSV with `,`, `"`
 and a header; both with backslash escapes, NULL as `\\N` in CSV. A file is read piece by piece,
-whatever its size; `dump_values` makes of the values what the log holds.
+whatever its size; `writing.adapt` makes of the values what the log holds.
 Source: pingcap/tidb dumpling/export (writer_util.go, sql_type.go).
 """
 

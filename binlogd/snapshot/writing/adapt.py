@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from binlogd.errors import Corrupt, CorruptRow
+from binlogd.errors import ConfigError, Corrupt, CorruptRow
 from binlogd.snapshot.bases.dump import DumpFile
 from binlogd.snapshot.bases.dump_rows import DumpRows, Raw, rows_of
-from binlogd.snapshot.bases.dump_values import Read, reader_of, time_zone
 from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import HandleKind, key_of_values
@@ -25,7 +26,9 @@ from binlogd.snapshot.writing.changed import keys_as, keys_of, type_of_keys
 from binlogd.snapshot.writing.files import KEY_COLUMN
 from binlogd.snapshot.writing.table_arrays import Losses
 from binlogd.snapshot.writing.writer import schema_of
-from binlogd.tidb.defaults import missing_value
+from binlogd.tidb.columns import single
+from binlogd.tidb.defaults import in_form_of, missing_value
+from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.rewrite import Convert, converter
 from binlogd.tidb.row import Value
@@ -83,9 +86,8 @@ def keys_in(plan: TablePlan, file: FileEntry) -> Iterator[pa.Array]:
     """
     base = _base(plan)
     directory = Path(base.directory)
-    rows = pq.ParquetFile(directory / file.name)
     if file.keys is not None:
-        metadata = rows.metadata
+        metadata = pq.read_metadata(directory / file.name)
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         keys = _groups(directory / file.keys.name, KEY_COLUMN)
         yield from _regrouped(keys, sizes, f"{directory}: {file.keys.name}")
@@ -93,8 +95,7 @@ def keys_in(plan: TablePlan, file: FileEntry) -> Iterator[pa.Array]:
     handle = plan.handle.column_ids[0]
     pairs = zip(plan.columns, base.sources, strict=True)
     name = next(source.name for column, source in pairs if column.id == handle and source)
-    for group in range(rows.num_row_groups):
-        yield keys_of(rows.read_row_group(group, [name]).column(0).combine_chunks())
+    yield from map(keys_of, _groups(directory / file.name, name))
 
 
 def _groups(path: Path, column: str) -> Iterator[pa.Array]:
@@ -205,6 +206,7 @@ def _places(dumped: Dumped, rows: DumpRows, file: DumpFile) -> dict[str, int]:
     return {name: places[name.lower()] for name in names}
 
 
+Read = Callable[[Raw], Value]
 _Readers = dict[str, tuple[int, Read]]
 
 
@@ -240,3 +242,66 @@ def _dumped_keys(
     kind = plan.handle.kind
     keys = [key_of_values(kind, columns, each) for each in zip(*values, strict=True)]
     return keys_as(keys, type_of_keys(plan))
+
+
+# --- a dump's values, as if they came from the log ---------------------------------------------
+
+
+def time_zone(name: str) -> tzinfo:
+    """The zone that a dump was taken in: a name, or an offset like +08:00. Raises ConfigError."""
+    try:
+        if name[:1] in ("+", "-"):
+            found = datetime.fromisoformat(f"2000-01-01T00:00:00{name}").tzinfo
+            assert found is not None, "an offset was given"
+            return found
+        return ZoneInfo(name)
+    except (ValueError, ZoneInfoNotFoundError, OSError) as error:
+        raise ConfigError(
+            f"--base-time-zone {name}: write UTC, +08:00, or a name like Europe/Berlin: {error}"
+        ) from None
+
+
+def reader_of(column: Column, zone: tzinfo | None) -> Read:
+    """What reads the values of a column, and raises CorruptRow; a TIMESTAMP needs the zone."""
+    plain = _plain_reader(column, zone)
+
+    def read(raw: Raw) -> Value:
+        if raw is None:
+            return None
+        try:
+            return plain(raw)
+        except ValueError as error:
+            raise CorruptRow(f"column {column.name} of the dump: {error}") from error
+
+    return read
+
+
+def _plain_reader(column: Column, zone: tzinfo | None) -> Callable[[bytes], Value]:
+    tp = column.field_type.tp
+    if tp == Tp.TIMESTAMP:
+        return lambda raw: _instant(column, raw, zone)
+    return _READERS.get(tp) or (lambda raw: in_form_of(column, raw.decode()))
+
+
+_READERS: dict[int, Callable[[bytes], Value]] = {
+    **dict.fromkeys(STRING_TYPES, bytes),
+    **dict.fromkeys((Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR), int),
+    Tp.BIT: lambda raw: int.from_bytes(raw, "big"),
+    Tp.FLOAT: lambda raw: single(float(raw)),
+    Tp.DOUBLE: float,
+}
+
+
+def _instant(column: Column, raw: bytes, zone: tzinfo | None) -> Value:
+    assert zone is not None, "the base is refused where nobody knows it"
+    text = raw.decode()
+    if zone is UTC or text.startswith("0000-00-00"):
+        return in_form_of(column, text)
+    wall = datetime.fromisoformat(text).replace(tzinfo=zone)
+    if wall.utcoffset() != wall.replace(fold=1).utcoffset():
+        raise ValueError(
+            f"{text} is no moment, or two, in {zone}, whose clocks were put forward or back then;"
+            " take the dump with --params time_zone=+00:00"
+        )
+    moment = wall.astimezone(UTC)
+    return in_form_of(column, f"{moment:%Y-%m-%d %H:%M:%S.%f}")

@@ -12,7 +12,7 @@ from binlogd.errors import ConfigError, Corrupt, CorruptRow
 from binlogd.snapshot.bases import dump_rows
 from binlogd.snapshot.bases.dump import DumpFile, is_dump, read_dump
 from binlogd.snapshot.bases.dump_rows import rows_of, says_utc
-from binlogd.snapshot.bases.dump_values import reader_of, time_zone
+from binlogd.snapshot.writing.adapt import reader_of, time_zone
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tso import Tso

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.spark.lake import delta, iceberg
-from binlogd.spark.lake.commits import Versions
+from binlogd.spark.lake.iceberg import Versions
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
