@@ -134,8 +134,7 @@ class ArchivedIndex:
     def begin(self, after: Tso, upto: Tso) -> Tso:
         """Where a read of (after, upto] that is planned now begins: NO_TS is the first moment
         behind which all is there. Raises Behind for one before that."""
-        gone_ts = Tso(max(self._catalog.gone_ts, self._catalog.leaving_ts))
-        return self._from(after, upto, gone_ts)
+        return self._from(after, upto, Tso(max(self._catalog.gone_ts, self._catalog.leaving_ts)))
 
     def _from(self, after: Tso, upto: Tso, gone_ts: Tso) -> Tso:
         if after < gone_ts if after else NO_TS < upto <= gone_ts:

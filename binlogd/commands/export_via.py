@@ -75,8 +75,10 @@ def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:
     """
     with ExportProgress(Console(stderr=True)) as shown:
         job = loop.run(loop.ended_by_term(_made(setup, request, shown.advance)))
+    if job.state == "cancelled":
+        raise GaveUp(f"export {job.id} was cancelled by somebody; nothing was published")
     if job.state != "done":
-        _raise(job)
+        raise (ConfigError if job.exit_code == WRONG_EXIT else GaveUp)(job.message)
     if as_json:
         say_json(job)
         return
@@ -161,12 +163,6 @@ async def _cancel(setup: Setup, number: int) -> None:
         raise GaveUp(
             f"export {number} was asked to end, and has not within {CANCEL_S:g} s"
         ) from None
-
-
-def _raise(job: ExportJob) -> None:
-    if job.state == "cancelled":
-        raise GaveUp(f"export {job.id} was cancelled by somebody; nothing was published")
-    raise (ConfigError if job.exit_code == WRONG_EXIT else GaveUp)(job.message)
 
 
 def _asked(setup: Setup, method: str, route: str, body: bytes | None = None) -> ExportJob:

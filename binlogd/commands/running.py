@@ -12,7 +12,7 @@ import msgspec
 
 from binlogd.errors import NotRunning, Unavailable
 from binlogd.settings.made_token import token_of_node
-from binlogd.settings.quantities import listen_address
+from binlogd.settings.quantities import listen_address, shown_address
 from binlogd.settings.setup import Setup, http_tls, is_loopback
 from binlogd.status import Status
 
@@ -77,11 +77,7 @@ def page_address(setup: Setup) -> str:
     """Where a browser finds the page, without the last slash."""
     _, port = listen_address(setup.config.addr)
     scheme = "https" if setup.config.security.ssl_ca else "http"
-    return f"{scheme}://{_shown(_host(setup))}:{port}"
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown_address((_host(setup), port))}"
 
 
 def _host(setup: Setup) -> str:

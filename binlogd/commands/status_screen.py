@@ -152,14 +152,7 @@ def _print_shards(
         rows = ([str(getattr(shard, name)) for name in _SHARD_COLUMNS] for shard in own)
         say_table(columns, rows, console=console)
     names = {shard.name for shard in own}
-    _print_sources(console, [each for each in sources if each.name not in names])
-
-
-def _print_sources(console: Console, sources: Sequence[SourceStatus]) -> None:
-    """Pumps elsewhere that are pulled."""
-    if not sources:
-        return
-    rows = (
+    pulled = [
         (
             escape(source.name),
             source.state,
@@ -169,8 +162,11 @@ def _print_sources(console: Console, sources: Sequence[SourceStatus]) -> None:
             escape(source.trouble),
         )
         for source in sources
-    )
-    say_table(("pump", "state", "up to", "behind", "silent", "trouble"), rows, console=console)
+        if source.name not in names
+    ]
+    if pulled:
+        columns = ("pump", "state", "up to", "behind", "silent", "trouble")
+        say_table(columns, pulled, console=console)
 
 
 def _print_kept(console: Console, status: Status) -> None:

@@ -48,7 +48,8 @@ def check(
         yield _table(snapshot, manifest, table)
         done += sum(file.size_bytes for file in table.files)
     progress("", total, total)
-    unlisted = sorted(_there(snapshot) - listed(manifest))
+    there = {str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()}
+    unlisted = sorted(there - listed(manifest))
     if unlisted:
         yield TableCheck("", "", 0, f"files that the manifest does not name: {', '.join(unlisted)}")
 
@@ -98,7 +99,3 @@ def _hashed(snapshot: Path, entry: FileEntry | KeysEntry) -> None:
 def listed(manifest: Manifest) -> set[str]:
     """The files of a snapshot, relative to it."""
     return {MANIFEST_NAME, *manifest.extra_files, *manifest.names()}
-
-
-def _there(snapshot: Path) -> set[str]:
-    return {str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()}

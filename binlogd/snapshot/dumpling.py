@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace as replaced
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -23,13 +22,6 @@ from binlogd.tso import Tso
 METADATA = "metadata"
 _ODD = re.compile(r'[\x00-\x1f%"*./:<>?\\|]|-(?=schema)', re.IGNORECASE)
 _HEAD = "/*!40014 SET FOREIGN_KEY_CHECKS=0*/;\n/*!40101 SET NAMES utf8mb4*/;\n"
-
-
-class LaidOut(NamedTuple):
-    """The tables with their files' new names, and what lies beside them."""
-
-    tables: tuple[TableEntry, ...]
-    extra_files: tuple[str, ...]
 
 
 def dumped(plan: TablePlan) -> TablePlan:
@@ -53,9 +45,9 @@ def lay_out(
     commit_ts: Tso,
     tables: Iterable[TableEntry],
     databases: Mapping[str, str],
-) -> LaidOut:
+) -> tuple[tuple[TableEntry, ...], tuple[str, ...]]:
     """Moves staged files to the names that they have in a dump, and adds what a dump has; all of it
-    is on the disk on return."""
+    is on the disk on return. The tables with their files' new names, and what lies beside them."""
     extra = {METADATA: _metadata(commit_ts)}
     for name, statement in databases.items():
         extra[f"{file_part(name)}-schema-create.sql"] = f"{_HEAD}{statement};\n"
@@ -67,7 +59,7 @@ def lay_out(
     for name, text in extra.items():
         write_synced(staging / name, text.encode())
     sync_directory(staging)
-    return LaidOut(tuple(moved), tuple(sorted(extra)))
+    return tuple(moved), tuple(sorted(extra))
 
 
 def _moved(

@@ -8,7 +8,7 @@ with nothing else to do.
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,5 +205,4 @@ def _free_bytes(out: Path) -> int:
     place = out.absolute()
     while not place.exists():
         place = place.parent
-    status = os.statvfs(place)
-    return status.f_bavail * status.f_frsize
+    return shutil.disk_usage(place).free

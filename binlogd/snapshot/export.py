@@ -454,6 +454,9 @@ def manifest_of(
     seconds: float,
 ) -> Manifest:
     """What describes a snapshot of these segments."""
+    built_on = None
+    if base.directory is not None:
+        built_on = BaseEntry(options.base_shown or str(base.directory), base.commit_ts)
     return Manifest(
         **msgspec.structs.asdict(report),  # each field of it is one of the manifest
         binlogd_version=__version__,
@@ -461,14 +464,8 @@ def manifest_of(
         time=wall_clock(Tso(report.commit_ts)),
         log=segments,
         types=options.types,
-        base=_base_entry(options, base),
+        base=built_on,
         data_format=options.format,
         layout=options.layout,
         seconds=round(seconds, 3),
     )
-
-
-def _base_entry(options: ExportOptions, base: choice.Chosen) -> BaseEntry | None:
-    if base.directory is None:
-        return None
-    return BaseEntry(options.base_shown or str(base.directory), base.commit_ts)

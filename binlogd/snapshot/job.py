@@ -169,21 +169,20 @@ def _reported(
 ) -> Report:
     schema = write.keep_schema(plan.known, target)
     tables, left_out = write.entries(plan.known, written, target, has_empty=spec.changes is None)
-    laid_out = dumpling.LaidOut(tables, ())
-    databases = write.create_databases(plan.known)
+    databases, beside = write.create_databases(plan.known), tuple[str, ...]()
     if spec.layout == "dumpling":
-        staging = Path(spec.staging)
-        laid_out = dumpling.lay_out(staging, target.kind.suffix, plan.commit_ts, tables, databases)
+        to = Path(spec.staging), target.kind.suffix
+        tables, beside = dumpling.lay_out(*to, plan.commit_ts, tables, databases)
     return Report(
         commit_ts=plan.commit_ts,
         resolved_ts=plan.resolved_ts,
         spark_version=spark_version,
-        tables=laid_out.tables,
+        tables=tables,
         left_out=(*plan.known.left_out, *left_out),
         schema=schema,
         changes=changes.entry(spec.changes, plan.ddl) if spec.changes else None,
         create_databases=databases,
-        extra_files=laid_out.extra_files,
+        extra_files=beside,
         in_doubt=plan.in_doubt,
     )
 

@@ -129,15 +129,10 @@ def register(
     commit = _committer(lake, root, catalog)
     found = []
     for entry in manifest.tables:
-        directory = root / snapshot_directory(entry)
+        directory = root / entry.files[0].name.partition("/")[0]  # called as in the snapshot
         files = [_linked(snapshot / file.name, directory, manifest) for file in entry.files]
         found.append(commit(entry, files, manifest.commit_ts))
     return found
-
-
-def snapshot_directory(entry: TableEntry) -> str:
-    """The directory of a table, the same in a snapshot and in a lake."""
-    return entry.files[0].name.partition("/")[0]
 
 
 def _linked(file: Path, directory: Path, manifest: Manifest) -> Path:

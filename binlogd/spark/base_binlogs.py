@@ -19,7 +19,6 @@ from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.create_table import create_database, create_table
 from binlogd.snapshot.log.rowkey import NUMBER_BYTES, HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.write import shown_columns
 from binlogd.spark.base_loader import LoadedBase, rows_of
 from binlogd.spark.request import HIDDEN_DATABASES
 from binlogd.tidb.encode import encode_insert
@@ -57,7 +56,7 @@ def jobs_of(begin: LoadedBase) -> list[Job]:
     made = [_job(number, database, None, "") for number, database in enumerate(wanted, 1)]
     by_name = {each.name: each for each in wanted}
     for number, plan in enumerate(_ordered(begin), len(made) + 1):
-        text = create_table(plan.info, shown_columns(plan))
+        text = create_table(plan.info, plan.shown_columns())
         made.append(_job(number, by_name[plan.database], plan.info, text))
     return made
 

@@ -8,7 +8,7 @@ tells its rows apart, as changes will name them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +76,7 @@ def load_base(
         origin=Origin(opened, is_headless=True),
     )
     lacking = [str(each) for each in known.left_out if wants(each.database, each.table)]
-    tables = {
-        table_id: plan
-        for table_id, plan in known.tables.items()
-        if wants(plan.database, plan.info.name)
-    }
+    tables = wanted_of(known.tables, wants)
     for plan in tables.values():
         is_loose = plan.carry is not None and plan.carry.is_loose and _has_files(plan.carry)
         if needs_keys and is_loose:
@@ -99,6 +95,13 @@ def load_base(
             " (--except, or [syncer]), or name another base"
         )
     return LoadedBase(str(directory), opened.commit_ts, tables, known.tracker, asked.types, losses)
+
+
+def wanted_of(tables: Mapping[int, TablePlan], wants: Wants) -> dict[int, TablePlan]:
+    """Those that are wanted."""
+    return {
+        table_id: plan for table_id, plan in tables.items() if wants(plan.database, plan.info.name)
+    }
 
 
 def _has_files(carry: BaseReuse) -> bool:

@@ -47,7 +47,10 @@ class KnownHistory:
             return tracker
         over = bisect_right(self._finished, moment)
         if over not in self._kept:
-            self._keep(over, self._made(over, moment))
+            made = self._made(over, moment)
+            while len(self._kept) >= KEPT_MAX:
+                del self._kept[min(self._kept)]
+            self._kept[over] = made
         tracker = self._kept[over].copy()
         tracker.apply_finished_by(moment)  # nothing is left to apply; which jobs are open, is told
         return tracker
@@ -67,11 +70,6 @@ class KnownHistory:
             tracker.load(self.jobs.values())
         tracker.apply_finished_by(moment)
         return tracker
-
-    def _keep(self, over: int, tracker: SchemaTracker) -> None:
-        while len(self._kept) >= KEPT_MAX:
-            del self._kept[min(self._kept)]
-        self._kept[over] = tracker
 
 
 def ids_elsewhere(jobs: Iterable[Job], table: str) -> frozenset[int]:

@@ -15,6 +15,7 @@ from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base
 from binlogd.snapshot.tables.catalog import MAKES, DdlBinlog, Origin, TablePlan, catalog
 from binlogd.snapshot.tables.moving import Seen
+from binlogd.spark.base_loader import wanted_of
 from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped
 from binlogd.spark.request import HIDDEN_DATABASES, ReadRequest
 from binlogd.tidb.model import Job
@@ -73,7 +74,7 @@ def planned(
     made_of = partial(catalog, jobs, log_begins=start, ignore_schemas=HIDDEN_DATABASES)
     before = made_of(ddl=(), origin=origin)
     after = made_of(ddl=ddl, origin=origin, seen=held.seen)
-    wanted = _wanted(after.tables, asked)
+    wanted = wanted_of(after.tables, asked.wants)
     lost = [each for each in after.left_out if asked.wants(each.database, each.table)]
     moves, known = after.moves.moves, {**before.tables, **after.tables}
     # rows that are there have seen what was done when the batch begins; changes may not have
@@ -142,11 +143,3 @@ def _made(jobs: Sequence[Job], ddl: Sequence[DdlBinlog]) -> set[int]:
     ids = {each.job_id for each in ddl}
     own = [job for job in jobs if job.id in ids and job.type in MAKES]
     return {info.id for job in own for info in (job.table, *job.tables) if info is not None}
-
-
-def _wanted(tables: Mapping[int, TablePlan], asked: ReadRequest) -> dict[int, TablePlan]:
-    return {
-        table_id: plan
-        for table_id, plan in tables.items()
-        if asked.wants(plan.database, plan.info.name)
-    }

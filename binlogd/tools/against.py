@@ -21,7 +21,7 @@ from typing import Any
 from binlogd.drainer import sql
 from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
-from binlogd.snapshot.bases.read_back import micros_of, moment_text
+from binlogd.snapshot.bases.read_back import mask_of, micros_of, moment_text
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
 from binlogd.tidb.known_tables import Named
@@ -205,11 +205,8 @@ def _value(column: ColumnEntry, text: str) -> str:
     content = bytes.fromhex(text)
     if kind in ("binary", "varbinary") or kind.endswith("blob"):
         return f"x'{_cut(content.hex())}'"
-    return _cut(repr(content.decode(errors="replace")) if _is_text(kind) else content.decode())
-
-
-def _is_text(kind: str) -> bool:
-    return kind in ("char", "varchar") or kind.endswith("text")
+    is_text = kind in ("char", "varchar") or kind.endswith("text")
+    return _cut(repr(content.decode(errors="replace")) if is_text else content.decode())
 
 
 def _cut(text: str) -> str:
@@ -253,27 +250,19 @@ def _texts_of(
             yield from zip(*texts, strict=True)
 
 
-_Render = Callable[[Any], str]
-
-
-def _renderer(column: ColumnEntry) -> _Render:
+def _renderer(column: ColumnEntry) -> Callable[[Any], str]:
     """A value as the server's expression makes it."""
     kind = _kind_of(column)
     if kind in ("enum", "set"):
         labels = [label.replace("''", "'") for label in _LABEL.findall(column.mysql_type)]
-        numbers = {label: number for number, label in enumerate(labels)}
+        numbers = {label: number for number, label in enumerate(labels, 1)}
         if kind == "enum":
-            return lambda label: f"{numbers.get(label, -1) + 1:X}"
-        return lambda found: f"{_mask(found, numbers):X}"
+            return lambda label: f"{numbers.get(label, 0):X}"
+        return lambda found: f"{mask_of(found, numbers):X}"
     if kind == "bit":
         return lambda value: f"{int(value):X}"
     text = _text_renderer(kind, column.mysql_type)
     return lambda value: text(value).hex().upper()
-
-
-def _mask(found: str | list[str], numbers: dict[str, int]) -> int:
-    labels = found.split(",") if isinstance(found, str) else found
-    return sum(1 << numbers[label] for label in labels if label)
 
 
 def _text_renderer(kind: str, mysql_type: str) -> Callable[[Any], bytes]:

@@ -9,9 +9,8 @@ log that is being written may be read; its last group is there once it is whole.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 from binlogd.drainer.files.log import first_ts_of, records_of
@@ -37,7 +36,8 @@ def named_transactions(
     `newest` is the last file of the log: only it may end inside a record.
     """
     reader = PbReader()
-    wanted = _needed(files, window, newest)
+    # a transaction never spans files, but a DDL may: its statements are records of one commit_ts
+    wanted = _from_first_needed(files, window.start, lambda file: _first_ts(file, newest))
     meter.total_bytes += sum(map(_size, wanted))
     for file in wanted:
         size_bytes, at = _size(file), 0
@@ -70,19 +70,18 @@ def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _needed(files: Sequence[Path], window: CommitWindow, newest: Path) -> Sequence[Path]:
-    """From the last file that begins at or before the start, up to one that begins behind the end.
-
-    A transaction never spans files, but a DDL may: its statements are records of one commit_ts.
-    """
-    if window.start <= NO_TS + 1:
+def _from_first_needed(
+    files: Sequence[Path], start: Tso, begin_of: Callable[[Path], Tso | None]
+) -> Sequence[Path]:
+    """From the last file that begins before `start`; one without a record begins nowhere."""
+    if start <= NO_TS + 1:
         return files
     first = 0
-    for number, (_, following) in enumerate(pairwise(files)):
-        begins = _first_ts(following, newest)
-        if begins is not None and begins >= window.start:
+    for number, following in enumerate(files[1:], 1):
+        begins = begin_of(following)
+        if begins is not None and begins >= start:
             break
-        first = number + 1 if begins is not None else first
+        first = number if begins is not None else first
     return files[first:]
 
 
@@ -100,7 +99,7 @@ def relay_transactions(
     files: Sequence[Path], window: CommitWindow, meter: Meter
 ) -> Iterator[Transaction]:
     """The transactions of relay files, which are given in order. Raises CorruptRelay, OSError."""
-    wanted = _from_first_needed(files, window.start)
+    wanted = _from_first_needed(files, window.start, lambda file: _head_ts(file, files[-1]))
     meter.total_bytes += sum(file.stat().st_size for file in wanted)
     reader: RawReader | None = None
     last_ts = NO_TS
@@ -155,15 +154,11 @@ def _jobs(files: Sequence[Path], newest: Path) -> Iterator[Job]:
                         yield job_from_json(entry.job)
 
 
-def _from_first_needed(files: Sequence[Path], start: Tso) -> Sequence[Path]:
-    """From the last file that begins before `start`, if it is known which one that is."""
-    first = 0
-    for number, (_, following) in enumerate(pairwise(files)):
-        head = next(relay_frames(following, is_last=following == files[-1]), None)
-        if head is None or head[0].commit_ts >= start:
-            break
-        first = number + 1
-    return files[first:]
+def _head_ts(file: Path, newest: Path) -> Tso | None:
+    """What the head of a relay file says; None where it has none yet."""
+    for frame, _ in relay_frames(file, is_last=file == newest):
+        return frame.commit_ts
+    return None
 
 
 def relay_frames(file: Path, *, is_last: bool) -> Iterator[tuple[FramePlace, bytes]]:

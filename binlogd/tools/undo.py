@@ -204,9 +204,7 @@ def _equals(column: NamedColumn) -> bytes:
 
 def _literal(value: Value, mysql_type: str) -> bytes:
     if isinstance(value, bytes):
-        if (
-            is_binary(mysql_type) or decoded(value) is None
-        ):  # a script is text, which cannot hold it
+        if is_binary(mysql_type) or decoded(value) is None:  # no text, as a script is
             return b"x'" + value.hex().encode() + b"'"
         return sql.quoted(value)
     return value_literal(value, mysql_type)

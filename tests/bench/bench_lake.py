@@ -17,7 +17,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from binlogd.spark.lake.content import KeySet, LakeContent, TouchedFiles, Upsert, dealt, leave
-from binlogd.spark.lake.files import LakeFiles
+from binlogd.spark.lake.files import FileWriter, LakeFiles
 from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -88,7 +88,7 @@ def gone_through(
     files: LakeFiles, schema: pa.Schema, names: list[str], work: TouchedFiles
 ) -> tuple[list[str], list[str]]:
     """Files that go, and those with what is left of them."""
-    keys, writer = KeySet.of(map(files.keys, names)), files.writer(schema)
+    keys, writer = KeySet.of(map(files.keys, names)), FileWriter(files, schema)
     return leave(writer, schema, keys, work), writer.close()
 
 

@@ -6,7 +6,7 @@ way into the base (counted in its manifest) are not asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
@@ -33,6 +33,7 @@ def _reader(column: Column, type_: pa.DataType) -> _Read:
     if kind.tp in STRING_TYPES:
         return bytes if type_ == pa.binary() else str.encode
     fraction = max(0, kind.decimal)
+    numbers = {label: number for number, label in enumerate(kind.elems, 1)}
     if kind.tp == Tp.DURATION:
         return lambda value: duration_text(micros_of(value) * 1000, fraction)
     readers: dict[int, _Read] = {
@@ -43,8 +44,8 @@ def _reader(column: Column, type_: pa.DataType) -> _Read:
         Tp.DATE: date.isoformat,
         Tp.DATETIME: lambda value: moment_text(value, fraction),
         Tp.TIMESTAMP: lambda value: moment_text(value, fraction),
-        Tp.ENUM: lambda label: _numbers(column).get(label, 0),
-        Tp.SET: lambda found: _mask(column, found),
+        Tp.ENUM: lambda label: numbers.get(label, 0),
+        Tp.SET: lambda found: mask_of(found, numbers),
     }
     return readers.get(kind.tp, int)
 
@@ -67,11 +68,7 @@ def moment_text(value: datetime | str, fraction: int) -> str:
     return text[: 19 + (fraction + 1 if fraction else 0)]
 
 
-def _numbers(column: Column) -> dict[str, int]:
-    return {label: number for number, label in enumerate(column.field_type.elems, 1)}
-
-
-def _mask(column: Column, found: str | list[str]) -> int:
+def mask_of(found: str | list[str], numbers: Mapping[str, int]) -> int:
+    """A SET however it was exported; its labels have numbers from 1 on."""
     labels = found.split(",") if isinstance(found, str) else found
-    numbers = _numbers(column)
     return sum(1 << numbers[label] - 1 for label in labels if label)

@@ -46,6 +46,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -221,15 +222,11 @@ def _decimal(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
         type_ = pa.decimal128(DECIMAL_DIGITS_MAX, scale)
         return type_, _refusing(column, "decimal38=cast", _fitting(type_))
     type_ = pa.decimal128(precision, scale)
-    return type_, _decimals(type_)
-
-
-def _decimals(type_: pa.DataType) -> Build:
-    return lambda values, _: pa.array(values, _STRING).cast(type_)
+    return type_, lambda values, _: pa.array(values, _STRING).cast(type_)
 
 
 def _fitting(type_: pa.DataType) -> Build:
-    """As `_decimals`, for values that may be too large; Arrow casts those without a word."""
+    """For values that may be too large; out of text Arrow casts those without a word."""
 
     def build(values: Sequence[Value], _: Losses) -> pa.Array:
         return pa.array([None if each is None else Decimal(str(each)) for each in values], type_)
@@ -252,10 +249,7 @@ def _bits(column: Column, _: TypeOptions) -> tuple[pa.DataType, Build]:
 def _text_way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
     if column.is_binary or options.invalid_text == "binary":
         return _BINARY, _plain(_BINARY)
-    return _STRING, _text_builder(column, options)
 
-
-def _text_builder(column: Column, options: TypeOptions) -> Build:
     def build(values: Sequence[Value], losses: Losses) -> pa.Array:
         try:
             return pa.array(values, _BINARY).cast(_STRING)
@@ -269,7 +263,7 @@ def _text_builder(column: Column, options: TypeOptions) -> Build:
         texts = [None if value is None else _repaired(value, losses) for value in values]
         return pa.array(texts, _STRING)
 
-    return build
+    return _STRING, build
 
 
 def _repaired(value: Value, losses: Losses) -> str:
@@ -315,19 +309,10 @@ def _set(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
 
 
 def _dates(
-    type_: pa.DataType, naive: pa.DataType
-) -> Callable[[Column, TypeOptions], tuple[pa.DataType, Build]]:
-    def way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
-        if options.zero_dates == "string":
-            return _STRING, _plain(_STRING)
-        return type_, _dates_builder(column, type_, naive, options)
-
-    return way_out
-
-
-def _dates_builder(
-    column: Column, type_: pa.DataType, naive: pa.DataType, options: TypeOptions
-) -> Build:
+    column: Column, options: TypeOptions, *, type_: pa.DataType, naive: pa.DataType
+) -> tuple[pa.DataType, Build]:
+    if options.zero_dates == "string":
+        return _STRING, _plain(_STRING)
     first = pa.scalar("0001-01-01").cast(naive)
 
     def build(values: Sequence[Value], losses: Losses) -> pa.Array:
@@ -343,7 +328,7 @@ def _dates_builder(
             array = pa.array(kept, _STRING).cast(naive)
         return array.cast(type_)
 
-    return build
+    return type_, build
 
 
 def _is_of_the_calendar(value: Value) -> bool:
@@ -396,9 +381,9 @@ _SPECIAL: dict[int, Callable[[Column, TypeOptions], tuple[pa.DataType, Build]]] 
     Tp.FLOAT: _always(pa.float32()),
     Tp.DOUBLE: _always(pa.float64()),
     Tp.NEW_DECIMAL: _decimal,
-    Tp.DATE: _dates(pa.date32(), pa.date32()),
-    Tp.DATETIME: _dates(_NAIVE, _NAIVE),
-    Tp.TIMESTAMP: _dates(_INSTANT, _NAIVE),
+    Tp.DATE: partial(_dates, type_=pa.date32(), naive=pa.date32()),
+    Tp.DATETIME: partial(_dates, type_=_NAIVE, naive=_NAIVE),
+    Tp.TIMESTAMP: partial(_dates, type_=_INSTANT, naive=_NAIVE),
     Tp.DURATION: _time,
     Tp.BIT: _bits,
     Tp.ENUM: _enum,

@@ -216,7 +216,6 @@ class _TextFile:
             self._file.write(self._render(columns))
 
     def close(self) -> None:
-        self._file.flush()
         self._file.close()
 
 

@@ -241,6 +241,10 @@ class Stretches(NamedTuple):
     ends: Longs
     kinds: npt.NDArray[np.uint8]
 
+    def at(self, which: Mask | Longs) -> Stretches:
+        """Some of them, or all in another order."""
+        return Stretches(self.of[which], self.begins[which], self.ends[which], self.kinds[which])
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedMutations:
@@ -323,12 +327,7 @@ def parse_mutations(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Pa
         version,
         of_prewrite[kept],
         table_id[kept],
-        Stretches(
-            number[rows.of[has_row]],
-            rows.begins[has_row],
-            rows.ends[has_row],
-            rows.kinds[has_row],
-        ),
+        rows.at(has_row)._replace(of=number[rows.of[has_row]]),
         sequence[has_step],
         number[of_step[has_step]],
     )
@@ -364,14 +363,8 @@ def _stretches(
     if not found:
         nothing = np.zeros(0, np.int64)
         return Stretches(nothing, nothing, nothing, np.zeros(0, np.uint8))
-    of = np.concatenate([each.of for each in found])
-    order = np.argsort(of, kind="stable")
-    return Stretches(
-        of[order],
-        np.concatenate([each.begins for each in found])[order],
-        np.concatenate([each.ends for each in found])[order],
-        np.concatenate([each.kinds for each in found])[order],
-    )
+    every = Stretches(*map(np.concatenate, zip(*found, strict=True)))
+    return every.at(np.argsort(every.of, kind="stable"))
 
 
 def _sequences(

@@ -162,7 +162,7 @@ def _updated(handle: Handle, many: RowSpans) -> _News:
     places: list[Longs] = []
     for count in np.unique(found.count[~is_slow]).tolist():
         of_count = np.flatnonzero(~is_slow & (found.count == count))
-        plain = _plain_updates(handle, many, _first_pairs(found, of_count, count), of_count)
+        plain = _plain_updates(handle, many, found, of_count)
         is_slow[of_count[~plain.is_plain]] = True
         numbers = of_count[plain.is_plain]
         keys[numbers], old_keys[numbers] = plain.keys, plain.old_keys
@@ -193,8 +193,9 @@ class _Plain(NamedTuple):
 
 
 def _plain_updates(handle: Handle, many: RowSpans, found: Columns, numbers: Longs) -> _Plain:
-    """Updates that have the same columns twice."""
-    old, new = _halves(found)
+    """Those of some updates that have the same columns twice; they have as many pairs each."""
+    count = found.count[numbers[0]]
+    old, new = _pairs(found, numbers, 0, count // 2), _pairs(found, numbers, count // 2, count)
     keys, is_number = _keys(many, handle, new)
     old_keys, was_number = _keys(many, handle, old)
     is_plain: Mask = is_number & was_number & (old.ids == new.ids).all(axis=0) & _is_once(old.ids)
@@ -207,20 +208,10 @@ def _plain_updates(handle: Handle, many: RowSpans, found: Columns, numbers: Long
     return _Plain(is_plain, keys, old_keys, pc.binary_join_element_wise(handles, contents, b""))
 
 
-def _first_pairs(found: Columns, rows: Longs, count: int) -> Columns:
-    """So many pairs of some rows."""
-    ids, begins, ends = (each[:count, rows] for each in (found.ids, found.begins, found.ends))
+def _pairs(found: Columns, rows: Longs, begin: int, end: int) -> Columns:
+    """Some rows, with their pairs from one number to another."""
+    ids, begins, ends = (each[begin:end, rows] for each in (found.ids, found.begins, found.ends))
     return Columns(ids, begins, ends, found.count[rows], found.is_slow[rows])
-
-
-def _halves(found: Columns) -> tuple[Columns, Columns]:
-    """The pairs of all rows in two parts."""
-    half = len(found.ids) // 2
-    old, new = (
-        Columns(found.ids[of], found.begins[of], found.ends[of], found.count, found.is_slow)
-        for of in (slice(half), slice(half, 2 * half))
-    )
-    return old, new
 
 
 def _keys(many: RowSpans, handle: Handle, found: Columns) -> tuple[Numbers, Mask]:

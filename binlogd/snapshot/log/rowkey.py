@@ -276,12 +276,8 @@ def _plain_update(  # noqa: C901, PLR0912 - two loops for every column that come
             else:
                 return None
             if end == handle_end:
-                old, old_is, new, new_is = (
-                    at + 2,
-                    row[at + 2 : end],
-                    begin + 2,
-                    row[begin + 2 : pos],
-                )
+                old, new = at + 2, begin + 2
+                old_is, new_is = row[old:end], row[new:pos]
             at = end
     except IndexError:
         return None

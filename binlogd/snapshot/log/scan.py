@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -130,21 +131,26 @@ def of_slices(tasks: Sequence[Task], reads: Sequence[bytes], wanted: WantedTable
 
 def _begins(tasks: Sequence[Task]) -> list[int]:
     """The number of the first slice of each task."""
-    begins = [0]
-    for task in tasks:
-        begins.append(begins[-1] + len(task))
-    return begins
+    return list(accumulate(map(len, tasks), initial=0))
 
 
-def per_task(spark: SparkSession, count: int, read: RowsOfTask, schema: pa.Schema) -> DataFrame:
-    """What so many tasks read, each told by its number."""
+def per_task(
+    spark: SparkSession,
+    count: int,
+    read: RowsOfTask,
+    schema: pa.Schema,
+    *,
+    parts_max: int | None = None,
+) -> DataFrame:
+    """What so many tasks read, each told by its number; with `parts_max` some are one to Spark."""
 
     def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from read(number)
 
-    return spark.range(0, count, 1, count).mapInArrow(read_all, ddl_of(schema))
+    parts = min(count, parts_max or count)
+    return spark.range(0, count, 1, parts).mapInArrow(read_all, ddl_of(schema))
 
 
 def ddl_of(schema: pa.Schema) -> str:

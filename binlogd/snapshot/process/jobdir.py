@@ -136,7 +136,7 @@ def pinned(data_dir: Path, staging: Path) -> Iterator[Pinned]:
     Hard links beside the staging directory, or beside the log where that is another file system.
     Raises ConfigError where there is no log, Refused where nobody knows how much of it is gone.
     """
-    seen = _sizes(data_dir)
+    seen = {(shard, fid): path.stat().st_size for shard, fid, path in log_files(data_dir)}
     with ExitStack() as stack:
         try:
             segments = _link(data_dir, staging / "input", seen)
@@ -148,11 +148,6 @@ def pinned(data_dir: Path, staging: Path) -> Iterator[Pinned]:
         yield segments
 
 
-def _sizes(data_dir: Path) -> dict[tuple[int, int], int]:
-    """Bytes of each file, by shard and file id."""
-    return {(shard, fid): path.stat().st_size for shard, fid, path in log_files(data_dir)}
-
-
 def log_files(data_dir: Path) -> list[tuple[int, FileId, Path]]:
     """Shard, file id and path of each value log. Raises ConfigError where there is none."""
     return [
@@ -162,8 +157,8 @@ def log_files(data_dir: Path) -> list[tuple[int, FileId, Path]]:
     ]
 
 
-def _link(data_dir: Path, into: Path, seen: dict[tuple[int, int], int]) -> Pinned:
-    """Links every file. Sizes are taken again, after all of `seen` had been."""
+def _link(data_dir: Path, into: Path, seen: dict[tuple[int, FileId], int]) -> Pinned:
+    """Links every file. Sizes are taken again, after all of `seen`, by shard and file id, were."""
     segments = []
     for shard, fid, path in log_files(data_dir):
         link = into / shard_name(shard) / path.name

@@ -7,13 +7,12 @@ more, however the child fared.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -148,7 +147,7 @@ class JobProcess:
         """Ends every process of the child's session, with force after a while."""
         self._transport.close()
         if self._child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 self._child.terminate()
         pid = self._child.pid
         if not (
@@ -321,5 +320,5 @@ def _is_alive_in(process: Path, session: int) -> bool:
 
 def _signal(pids: Sequence[int], number: int) -> None:
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -315,13 +315,8 @@ async def _launch(found: Machine) -> tuple[str, ...]:
 async def _made_in(directory: Path, found: Machine) -> Path:
     made, scratch = directory / "classes.jsa", directory / "scratch"
     scratch.mkdir()
-    session = SessionSpec(
-        scratch=str(scratch),
-        cores=os.cpu_count() or 1,
-        memory_mb=MEMORY_MB,
-        archive_to=str(made),
-        launch=found.launch(),
-    )
+    session = found.session(scratch, cores=os.cpu_count() or 1, memory_mb=MEMORY_MB)
+    session = msgspec.structs.replace(session, class_archive="", archive_to=str(made))
     async with running(session, directory / JOB_LOG) as job:
         await job.finish(DUMP_GRACE_S)
         if not made.exists():

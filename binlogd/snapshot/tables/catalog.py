@@ -68,6 +68,10 @@ class TablePlan:
         """Whether users see it."""
         return column in self.columns or column.name in self.left_out_columns
 
+    def shown_columns(self) -> list[Column]:
+        """Every column that users see, those too that the files lack."""
+        return list(filter(self.shows, self.info.columns))
+
 
 @dataclass(frozen=True, slots=True)
 class Catalog:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +159,6 @@ class LooseRows:
                     f"table id {table_id} has no key, and more than {GONE_ROWS_MAX} of its rows"
                     " changed behind the base: take a newer dump"
                 )
-        self._left: Counter[bytes] | None = None
 
     def keep_keys(self, keys: pa.Array) -> pa.Array:
         """Which of these rows, that tell their keys, have not changed. Before `keep_rows`."""
@@ -170,7 +170,7 @@ class LooseRows:
 
     def keep_rows(self, rows: pa.RecordBatch) -> pa.Array:
         """Which of these rows have not changed, as far as values tell."""
-        left = self._lefts()
+        left = self._left
         kept = np.ones(rows.num_rows, dtype=bool)
         if left:
             for place, digest in enumerate(digests(rows)):
@@ -181,9 +181,8 @@ class LooseRows:
 
     def missing(self) -> int:
         """How many rows that changed were nowhere in the base."""
-        return sum(self._lefts().values())
+        return sum(self._left.values())
 
-    def _lefts(self) -> Counter[bytes]:
-        if self._left is None:
-            self._left = Counter(self._gone.values())
-        return self._left
+    @cached_property
+    def _left(self) -> Counter[bytes]:
+        return Counter(self._gone.values())

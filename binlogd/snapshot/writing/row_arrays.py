@@ -114,10 +114,6 @@ def _uvarints_of(
     return None if (ends < 0).any() else (values, is_null)
 
 
-def _array_of(values: npt.NDArray[np.generic], is_null: Mask) -> pa.Array:
-    return pa.array(values, mask=is_null)
-
-
 def _integers(type_: pa.DataType, *, is_unsigned: bool) -> Way:
     flag = Flag.UVARINT if is_unsigned else Flag.VARINT
 
@@ -127,7 +123,7 @@ def _integers(type_: pa.DataType, *, is_unsigned: bool) -> Way:
             return None
         values, is_null = found
         try:
-            return _array_of(values if is_unsigned else signed(values), is_null).cast(type_)
+            return pa.array(values if is_unsigned else signed(values), mask=is_null).cast(type_)
         except pa.ArrowInvalid:
             return None
 
@@ -145,7 +141,7 @@ def _labels(elems: tuple[str, ...]) -> Way:
         values[is_null] = 0
         if values.max(initial=0) > len(elems):
             return None
-        return labels.take(_array_of(values, is_null))
+        return labels.take(pa.array(values, mask=is_null))
 
     return way
 
@@ -177,7 +173,7 @@ def _floats(type_: pa.DataType) -> Way:
         values = bits.view(np.float64)
         if not (np.isfinite(values) | is_null).all():
             return None
-        return _array_of(np.where(is_null, 0.0, values), is_null).cast(type_)
+        return pa.array(np.where(is_null, 0.0, values), mask=is_null).cast(type_)
 
     return way
 
@@ -248,8 +244,8 @@ def _moments(type_: pa.DataType, fsp: int) -> Way:
         if not (is_right & is_time).all():
             return None
         if pa.types.is_date32(type_):
-            return _array_of(days.astype(np.int32), is_null).view(type_)
-        return _array_of(days * _DAY_US + micros, is_null).view(type_)
+            return pa.array(days.astype(np.int32), mask=is_null).view(type_)
+        return pa.array(days * _DAY_US + micros, mask=is_null).view(type_)
 
     return way
 

@@ -91,7 +91,10 @@ class TableArrays:
         lost = [losses.setdefault(each.column.name, Counter()) for each in self._columns]
         try:
             if self._stand_ins:  # each row needs a look of its own
-                return self._one_by_one(puts, lost)
+                decoded, columns = self._each_decoded(puts), zip(self._columns, lost, strict=True)
+                return [
+                    each.build([row[each.column.id] for row in decoded], of) for each, of in columns
+                ]
             return self._arrays.arrays(puts.column("row"), longs(puts, "schema_version"), lost)
         except CorruptRow as error:
             self._each_decoded(puts)  # tells which one it is
@@ -108,13 +111,6 @@ class TableArrays:
         is_there = was_there.to_numpy(zero_copy_only=False)
         places = pa.array(np.cumsum(is_there) - 1, mask=~is_there)
         return [each.take(places) for each in self.arrays(rows, {})], was_there
-
-    def _one_by_one(self, puts: pa.RecordBatch, losses: Sequence[Counter[str]]) -> list[pa.Array]:
-        decoded = self._each_decoded(puts)
-        return [
-            each.build([row[each.column.id] for row in decoded], lost)
-            for each, lost in zip(self._columns, losses, strict=True)
-        ]
 
     def _each_decoded(self, puts: pa.RecordBatch) -> list[dict[int, Value]]:
         names = ("schema_version", "row", "commit_ts")

@@ -33,7 +33,7 @@ from binlogd.snapshot.formats.create_table import create_database, create_table
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import checksum_text
 from binlogd.snapshot.log.packets import unpacked, winners_of
-from binlogd.snapshot.log.scan import ddl_of
+from binlogd.snapshot.log.scan import ddl_of, per_task
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, LeftOut, TableEntry
 from binlogd.snapshot.tables.built_on import BaseReuse
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan, name_in
@@ -51,7 +51,6 @@ from binlogd.snapshot.writing.files import (
     synced,
 )
 from binlogd.snapshot.writing.writer import arrow_columns, directory_name, table_files
-from binlogd.tidb.model import Column
 from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.schema import SchemaTracker
 
@@ -90,7 +89,8 @@ def take_over_table(
     if done is not None:
         return done
     try:
-        done = _TakeOver(task, plan, plan.carry, target, part).run()
+        columns = arrow_columns(plan, target.types)
+        done = _TakeOver(task, plan, plan.carry, target, part, columns).run()
         if not any(each.problem for each in done):
             target.finish(task.table_id, part, done)
         return done
@@ -99,9 +99,8 @@ def take_over_table(
     except CorruptRow as error:
         raise UnreadableRow(plan.label, 0, str(error)) from error
     except (OSError, pa.ArrowException) as error:
-        names = ", ".join(
-            [each.name for each in task.files] + [each.name for each in task.dump_files]
-        )
+        files: tuple[FileEntry | DumpFile, ...] = (*task.files, *task.dump_files)
+        names = ", ".join(each.name for each in files)
         raise Corrupt(
             f"{plan.carry.directory}: {names}: the base cannot be read: {error};"
             " export with --base none, or name another one"
@@ -115,12 +114,9 @@ class _TakeOver:
     carry: BaseReuse
     target: FileTarget
     part: str
-    columns: list[ArrowColumn] = field(init=False)
+    columns: list[ArrowColumn]
     count: int = 0
     done: list[Written] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.columns = arrow_columns(self.plan, self.target.types)
 
     def run(self) -> list[Written]:
         if self.carry.is_loose:
@@ -278,18 +274,12 @@ def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Writt
     if not todo:
         return []
 
-    def take_over(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                task = todo[number]
-                part = f"base-{attempt_name(number)}"
-                done = take_over_table(task, tables[task.table_id], target, part)
-                yield results(done)
+    def take_over(number: int) -> Iterator[pa.RecordBatch]:
+        task, part = todo[number], f"base-{attempt_name(number)}"
+        yield results(take_over_table(task, tables[task.table_id], target, part))
 
-    count = len(todo)
-    parts = min(count, CARRY_TASKS_MAX)
     return parse_results(
-        spark.range(0, count, 1, parts).mapInArrow(take_over, ddl_of(RESULTS)).collect()
+        per_task(spark, len(todo), take_over, RESULTS, parts_max=CARRY_TASKS_MAX).collect()
     )
 
 
@@ -358,7 +348,7 @@ def _entry(plan: TablePlan, files: Sequence[Written], target: FileTarget) -> Tab
         handle=plan.handle.kind.name.lower(),
         handle_columns=plan.handle.column_ids,
         primary_key=tuple(each.name for each in plan.info.primary_key()),
-        create_table=create_table(plan.info, shown_columns(plan)),
+        create_table=create_table(plan.info, plan.shown_columns()),
         checksum=checksum_text(sum(int(each.file.checksum, 16) for each in files)),
     )
 
@@ -372,16 +362,6 @@ def _column(column: ArrowColumn, kind: FileKind) -> ColumnEntry:
         spark_type=spark_type(kept.type),
         encoding=kept.encoding,
     )
-
-
-def shown_columns(plan: TablePlan) -> list[Column]:
-    """Every column that users see, those too that the files lack."""
-    ids = {column.id for column in plan.columns}
-    return [
-        column
-        for column in plan.info.columns
-        if column.id in ids or column.name in plan.left_out_columns
-    ]
 
 
 def _keep_only(directory: Path, names: set[str]) -> None:

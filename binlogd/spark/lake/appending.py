@@ -191,8 +191,8 @@ class _Part:
         ]
         writer = self._writers.get(directory)
         if writer is None:
-            writer = LakeFiles(self._place, self._batch.table(directory)).writer(schema)
-            self._writers[directory] = writer
+            files = LakeFiles(self._place, self._batch.table(directory))
+            writer = self._writers[directory] = FileWriter(files, schema)
         try:
             writer.add(pa.RecordBatch.from_arrays(whole, schema=schema))
         except ValueError as error:

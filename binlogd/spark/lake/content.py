@@ -166,7 +166,7 @@ class Upsert:
     """What some keys of a table hold now: rows in new files, and the keys, which are in memory."""
 
     def __init__(self, files: LakeFiles, schema: pa.Schema, changes: Iterable[KeyChanges]) -> None:
-        self.writer, self._schema = files.writer(schema), schema
+        self.writer = FileWriter(files, schema)
         put, gone = list[pa.ChunkedArray](), list[pa.Array]()
         for each in changes:
             put.append(each.puts[KEY_COLUMN])
@@ -184,7 +184,7 @@ class Upsert:
 
 
 class LakeContent:
-    """Versions of tables by their rows. Raises what is in `FAILS`."""
+    """Versions of tables by their rows. Raises what `failing_as` names."""
 
     def __init__(self, place: LakeLocation, kind: LakeKind) -> None:
         self._place, self.kind = place, kind

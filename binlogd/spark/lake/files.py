@@ -53,13 +53,9 @@ class LakeFiles:
         self._system, self._path = place.filesystem(table.directory)
         self._is_local, self.layout = place.is_local, table.layout
 
-    def writer(self, schema: pa.Schema) -> FileWriter:
-        """Rows into new files."""
-        return FileWriter(self, schema)
-
     def written(self, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> list[str]:
         """Rows in new files."""
-        writer = self.writer(schema)
+        writer = FileWriter(self, schema)
         for each in rows:
             writer.add(each)
         return writer.close()

@@ -45,7 +45,7 @@ from binlogd.spark.lake.content import (
     failing_as,
     leave,
 )
-from binlogd.spark.lake.files import LakeFiles
+from binlogd.spark.lake.files import FileWriter, LakeFiles
 from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.manifest import LakeBatch, LakeTable, PipelineStopped
 from binlogd.spark.lake.moving import Heads, Lake
@@ -262,7 +262,7 @@ def leave_share(lake: Lake, heads: Heads, batch: LakeBatch, share: FileShare) ->
     with failing_as(plan.label):
         schema = lake_schema(plan, batch.types)
         files = LakeFiles(lake.place, heads[share.table_id])
-        keys, writer = KeySet.of(map(files.keys, share.keys)), files.writer(schema)
+        keys, writer = KeySet.of(map(files.keys, share.keys)), FileWriter(files, schema)
         return LeftFiles(share.table_id, leave(writer, schema, keys, share.work), writer.close())
 
 
