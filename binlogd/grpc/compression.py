@@ -32,7 +32,7 @@ class Inflater:
         self._engine = zlib.decompressobj(_GZIP_BITS)
 
     def steps(self, data: bytes, step_bytes: int) -> Iterator[bytes]:
-        """What `data` means, at most `step_bytes` at a time, which may be nothing. Raises Damaged.
+        """What `data` means, at most `step_bytes` at a time, which may be nothing. Raises NotGzip.
 
         No step costs more than a small slice of `data` and what that grows to: the library copies
         what it has not read yet, whenever it stops.
@@ -61,6 +61,6 @@ class Inflater:
             raise NotGzip(str(error)) from error
 
     def end(self) -> None:
-        """Nothing more comes. Raises Damaged if something should have."""
+        """Nothing more comes. Raises NotGzip if something should have."""
         if not self._engine.eof:
             raise NotGzip("unexpected EOF")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -13,7 +13,8 @@ class Expiry:
     """Looks at files again when they have changed: a renewed certificate counts at once."""
 
     def __init__(self, used: Iterable[TlsFiles | None]) -> None:
-        self._paths = sorted({path for files in used if files for path in _of(files)})
+        named = [path for files in used if files for path in (files.ca, files.cert)]
+        self._paths = sorted({path for path in named if path is not None})
         if self._paths:  # at the start, and not at the first question
             import_module("cryptography.x509")
         self._known: dict[Path, tuple[tuple[int, int], float]] = {}
@@ -34,12 +35,6 @@ class Expiry:
         except (OSError, ValueError):
             return None
         return known[1]
-
-
-def _of(files: TlsFiles) -> Iterator[Path]:
-    yield files.ca
-    if files.cert is not None:
-        yield files.cert
 
 
 def _first_end_s(path: Path) -> float:

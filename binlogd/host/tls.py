@@ -70,9 +70,16 @@ class TlsFiles:
 class _Followed:
     """A context that is made anew when its files have changed."""
 
+    _peer: str  # what the other side is
+
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
-        self._seen = _stamp_of(files)
+        try:
+            self._seen = files.stamp()
+        except OSError as error:
+            raise ConfigError(
+                f"ssl-ca, ssl-cert, ssl-key: {error.filename}: {error.strerror}"
+            ) from error
         self._context = self.make()
 
     def make(self) -> ssl.SSLContext:
@@ -96,6 +103,17 @@ class _Followed:
             )
         return self._context
 
+    def refusal(self, certificate: Mapping[str, Any] | None) -> str:
+        """Why a peer with this verified certificate is refused; "" if it is not."""
+        names, allowed, who = common_names(certificate), self.files.allowed_names, self._peer
+        if not allowed or (certificate and ANY_NAME in allowed) or set(names) & set(allowed):
+            return ""
+        return (
+            f"{who} certificate authentication failed. The Common Name from the {who} certificate"
+            f" {list(names)} was not found in the configuration cert-allowed-cn with value:"
+            f" {list(allowed)}"
+        )
+
 
 def _log() -> Any:
     import structlog  # a command that asks a node once has nothing to log
@@ -105,6 +123,8 @@ def _log() -> Any:
 
 class ServerTls(_Followed):
     """What the port shows and asks for. Raises ConfigError when the files do not load."""
+
+    _peer = "client"
 
     def make(self) -> ssl.SSLContext:
         """A context for new handshakes. Raises ConfigError."""
@@ -130,13 +150,11 @@ class ServerTls(_Followed):
         context.sni_callback = choose  # called for a peer without SNI, too
         return context
 
-    def refusal(self, certificate: Mapping[str, Any] | None) -> str:
-        """Why a peer with this verified certificate is refused; "" if it is not."""
-        return _refusal(self.files.allowed_names, certificate, "client")
-
 
 class ClientTls(_Followed):
     """What a client shows and verifies: the CA, and the name that it asked for."""
+
+    _peer = "server"
 
     def __init__(self, files: TlsFiles, *, is_grpc: bool = False) -> None:
         """Raises ConfigError when the files do not load."""
@@ -152,32 +170,8 @@ class ClientTls(_Followed):
         self.files.load_into(context)
         return context
 
-    def refusal(self, certificate: Mapping[str, Any] | None) -> str:
-        """Why a server with this verified certificate is not spoken to; "" if it is."""
-        return _refusal(self.files.allowed_names, certificate, "server")
-
-
-def _stamp_of(files: TlsFiles) -> _Stamp:
-    try:
-        return files.stamp()
-    except OSError as error:
-        raise ConfigError(
-            f"ssl-ca, ssl-cert, ssl-key: {error.filename}: {error.strerror}"
-        ) from error
-
 
 def common_names(certificate: Mapping[str, Any] | None) -> Sequence[str]:
     """Of the subject, as `getpeercert` tells it."""
     subject = (certificate or {}).get("subject", ())
     return [value for part in subject for name, value in part if name == "commonName"]
-
-
-def _refusal(allowed: Sequence[str], certificate: Mapping[str, Any] | None, who: str) -> str:
-    names = common_names(certificate)
-    if not allowed or (certificate and ANY_NAME in allowed) or set(names) & set(allowed):
-        return ""
-    return (
-        f"{who} certificate authentication failed. The Common Name from the {who} certificate"
-        f" {list(names)} was not found in the configuration cert-allowed-cn with value:"
-        f" {list(allowed)}"
-    )

@@ -316,7 +316,7 @@ class Node:
 
     def reload(self) -> Reply:
         """Reads the configuration again, and takes what can change while it runs."""
-        return self.reload_now(self.drainer.renew if self.drainer is not None else _nothing)
+        return self.reload_now(self.drainer.renew if self.drainer is not None else lambda: None)
 
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
@@ -448,10 +448,6 @@ class Node:
             node_id=self.identity.drainer,
             node_state=self.drainer.state.value,
         )
-
-
-def _nothing() -> None:
-    """There is no Drainer to renew."""
 
 
 def _replication_changed(drainer: Replication, action: str) -> Reply:

@@ -39,55 +39,7 @@ def problems(status: OwnStatus) -> list[Problem]:
     """Empty when all is well."""
     drainer, own = status.drainer, {shard.name for shard in status.shards}
     found = [*_receiving(status), *_replicating(drainer), *_sources(drainer, own), *_kept(status)]
-    if status.open_addr:
-        found.append(
-            Problem(
-                "warn",
-                f"{status.open_addr} is open to other machines, without TLS and without a token",
-                f"{OPEN_PORT[0].upper()}{OPEN_PORT[1:]}.",
-                "Set security.ssl-ca with cert-allowed-cn; where the network itself is fenced,"
-                " security.admin-token-file says that this was thought of.",
-            )
-        )
-    if status.registry_error:
-        found.append(
-            Problem(
-                "warn",
-                "The registry does not answer",
-                status.registry_error,
-                "The Pumps that are known are pulled; none can join, pause or leave until it is"
-                " back.",
-            )
-        )
-    if status.checkpoint.error:
-        found.append(
-            Problem(
-                "warn",
-                "The checkpoint is not saved",
-                status.checkpoint.error,
-                "Replication goes on, and would come to all behind the last checkpoint again after"
-                " a crash. Mend what is named; it is tried every few seconds.",
-            )
-        )
-    if status.log_error:
-        found.append(
-            Problem(
-                "warn",
-                "Log lines cannot be written",
-                status.log_error,
-                "Nothing else waits for that. Make room where the log goes; how many lines are"
-                " missing is said there.",
-            )
-        )
-    found += [
-        Problem(
-            "warn",
-            f"{each.part[:1].upper()}{each.part[1:]} failed, and is tried again",
-            each.error,
-            "Receiving goes on. The log has the traceback (unforeseen_error): report it with that.",
-        )
-        for each in status.stuck_parts
-    ]
+    found += _of_the_node(status)
     return sorted(found, key=lambda each: ("bad", "warn", "info").index(each.severity))
 
 
@@ -298,4 +250,45 @@ def _kept(status: OwnStatus) -> Iterator[Problem]:
             "Less than a tenth of the disk is free, and old binlogs are still needed",
             f"They are kept for: {', '.join(gc.held_by)}",
             "Let what they are kept for catch up, or give the disk more room.",
+        )
+
+
+def _of_the_node(status: OwnStatus) -> Iterator[Problem]:
+    if status.open_addr:
+        yield Problem(
+            "warn",
+            f"{status.open_addr} is open to other machines, without TLS and without a token",
+            f"{OPEN_PORT[0].upper()}{OPEN_PORT[1:]}.",
+            "Set security.ssl-ca with cert-allowed-cn; where the network itself is fenced,"
+            " security.admin-token-file says that this was thought of.",
+        )
+    if status.registry_error:
+        yield Problem(
+            "warn",
+            "The registry does not answer",
+            status.registry_error,
+            "The Pumps that are known are pulled; none can join, pause or leave until it is back.",
+        )
+    if status.checkpoint.error:
+        yield Problem(
+            "warn",
+            "The checkpoint is not saved",
+            status.checkpoint.error,
+            "Replication goes on, and would come to all behind the last checkpoint again after a"
+            " crash. Mend what is named; it is tried every few seconds.",
+        )
+    if status.log_error:
+        yield Problem(
+            "warn",
+            "Log lines cannot be written",
+            status.log_error,
+            "Nothing else waits for that. Make room where the log goes; how many lines are missing"
+            " is said there.",
+        )
+    for each in status.stuck_parts:
+        yield Problem(
+            "warn",
+            f"{each.part[:1].upper()}{each.part[1:]} failed, and is tried again",
+            each.error,
+            "Receiving goes on. The log has the traceback (unforeseen_error): report it with that.",
         )

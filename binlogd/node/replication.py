@@ -60,17 +60,14 @@ class FirstContact:
             try:
                 await self._reach()
             except (ConfigError, Unavailable) as error:
-                await self._wait(error)
+                wait_s = self._backoff.next_s()
+                self._failure = Failure.of(error)
+                self._again_at_s = asyncio.get_running_loop().time() + wait_s
+                log.warning("downstream_unreachable", cause=str(error), wait_s=wait_s)
+                await asyncio.sleep(wait_s)
             else:
                 self._failure = None
                 return
-
-    async def _wait(self, error: ConfigError | Unavailable) -> None:
-        wait_s = self._backoff.next_s()
-        self._failure = Failure.of(error)
-        self._again_at_s = asyncio.get_running_loop().time() + wait_s
-        log.warning("downstream_unreachable", cause=str(error), wait_s=wait_s)
-        await asyncio.sleep(wait_s)
 
     def shown(self, now: DrainerStatistics) -> DrainerStatistics:
         """How a Drainer stands that has not begun, with what keeps it from writing."""
@@ -103,15 +100,11 @@ class Replication:
         self._fault: Unforeseen | None = None
         self._faults = 0
         self._drainer = make()
-        self._state = NodeState.ONLINE
+        self.state = NodeState.ONLINE
+        """As operators and the registry see it."""
         self._asked, self._resumed = asyncio.Event(), asyncio.Event()
         self._ending, self._ended = asyncio.Event(), asyncio.Event()
         self._is_renewing = False
-
-    @property
-    def state(self) -> NodeState:
-        """As operators and the registry see it."""
-        return self._state
 
     def statistics(self) -> DrainerStatistics:
         """Of the Drainer that runs, or ran last."""
@@ -125,15 +118,15 @@ class Replication:
 
     def request(self, action: Action) -> None:
         """Pause or close, after what was pulled is applied. Raises Refused unless online."""
-        self._state = asked(self._state, action)
-        log.info("drainer_state_changed", state=self._state.value)
+        self.state = asked(self.state, action)
+        log.info("drainer_state_changed", state=self.state.value)
         self._is_renewing = False
         self._asked.set()
 
     def renew(self) -> None:
         """Lets another Drainer go on, made anew, after what this one pulled is applied. One that
         rests is made anew when it is resumed."""
-        if self._state is NodeState.ONLINE:
+        if self.state is NodeState.ONLINE:
             self._is_renewing = True
             self._asked.set()
 
@@ -141,15 +134,15 @@ class Replication:
         """Goes on from the checkpoint; one that is stuck or waits tries again at once. Raises
         Refused where it is at work."""
         waits = DrainerState.STUCK, DrainerState.RETRYING
-        if self._state is NodeState.ONLINE and self.statistics().state in waits:
+        if self.state is NodeState.ONLINE and self.statistics().state in waits:
             log.info("drainer_asked_to_retry")
             self.retry()
             return
-        if self._state not in (NodeState.PAUSED, NodeState.OFFLINE):
-            raise Refused(f"cannot resume: the drainer is {self._state.value}")
+        if self.state not in (NodeState.PAUSED, NodeState.OFFLINE):
+            raise Refused(f"cannot resume: the drainer is {self.state.value}")
         self._drainer = self._make()
-        self._state = NodeState.ONLINE
-        log.info("drainer_state_changed", state=self._state.value)
+        self.state = NodeState.ONLINE
+        log.info("drainer_state_changed", state=self.state.value)
         self._resumed.set()
 
     def retry(self) -> None:
@@ -166,7 +159,7 @@ class Replication:
                 except Exception as error:  # noqa: BLE001 - the bulkhead
                     await self._wait_after(unforeseen("replication", error))
         finally:
-            self._state = settled(self._state)
+            self.state = settled(self.state)
             self._ended.set()
 
     async def _stretch(self) -> None:
@@ -184,10 +177,10 @@ class Replication:
             self._asked.clear()
             log.info("drainer_renewed")
             return
-        if self._state is NodeState.CLOSING:
+        if self.state is NodeState.CLOSING:
             self._release()
-        self._state = settled(self._state)
-        log.info("drainer_state_changed", state=self._state.value)
+        self.state = settled(self.state)
+        log.info("drainer_state_changed", state=self.state.value)
         self._asked.clear()
         if not self._ending.is_set():
             await self._resumed.wait()

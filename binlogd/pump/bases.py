@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from binlogd.errors import ConfigError
@@ -57,18 +58,10 @@ class Bases:
         with disk_errors(self._directory):
             for name in await self._names():
                 path = self._directory / name
-                content = await self._content(path)
-                if content is None:
-                    continue
-                holds.append(Hold(name, _timestamp(path, content)))
+                with suppress(FileNotFoundError):  # withdrawn meanwhile
+                    (content,) = await self._disk.read(path, [(0, TEXT_BYTES_MAX)])
+                    holds.append(Hold(name, _timestamp(path, content)))
         return holds
-
-    async def _content(self, path: Path) -> bytes | None:
-        try:
-            (content,) = await self._disk.read(path, [(0, TEXT_BYTES_MAX)])
-        except FileNotFoundError:
-            return None  # withdrawn meanwhile
-        return content
 
     async def _names(self) -> list[str]:
         try:

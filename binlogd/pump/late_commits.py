@@ -14,7 +14,7 @@ from binlogd.tso import Tso
 
 
 class LateWatch:
-    """What has come late since it was last asked; made by `LateCommits.watch`."""
+    """What has come late since it was last asked, whatever is decided about it."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
@@ -50,10 +50,6 @@ class LateCommits:
             for shard in self._shards
             for each in shard.filer.late
         ]
-
-    def watch(self) -> LateWatch:
-        """For who pulls: what comes late from now on, whatever is decided about it."""
-        return LateWatch(self._shards)
 
     async def resolve(self, commit_tss: Collection[Tso]) -> None:
         """These are dealt with, durably. Raises IndexUnavailable or CorruptIndex."""

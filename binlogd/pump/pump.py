@@ -325,7 +325,7 @@ class Pump:
 
     def watch_late(self) -> LateWatch:
         """For who pulls, beside `sources`."""
-        return self.late.watch()
+        return LateWatch(self._shards)
 
     async def read_binlog(self, ts: Tso, *, bytes_max: int | None = None) -> bytes | None:
         """The binlog filed under a timestamp as it was written: the commit, or else the prewrite.
@@ -371,9 +371,7 @@ class Pump:
         await self._all_logged()
         for shard in self._shards:
             while shard.watermark < ts or shard.sorter.open_count:  # ends when all have outcomes
-                changed = shard.changed.next
-                if shard.watermark < ts or shard.sorter.open_count:
-                    await changed.wait()
+                await shard.changed.next.wait()
         return self.max_commit_ts
 
     def give_up_closing(self) -> None:

@@ -204,7 +204,7 @@ class Resolver:
             if orphan.start_ts not in self._looked_up and not orphan.is_doubted:
                 self._looked_up.add(orphan.start_ts)
                 outcome = await self._outcome_in_index(orphan.start_ts)
-            if outcome is None or not (outcome or self._believes_rollbacks):
+            if outcome is None or (not outcome and self._source.verifies_rollbacks):
                 unknown.append(orphan)
             else:
                 self._settle(orphan)
@@ -217,7 +217,3 @@ class Resolver:
             self._looked_up.discard(start_ts)
             log.warning("resolve_delayed", shard=self._shard.name, cause=str(error))
             return None
-
-    @property
-    def _believes_rollbacks(self) -> bool:
-        return not self._source.verifies_rollbacks

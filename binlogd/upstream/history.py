@@ -101,11 +101,10 @@ class SchemaHistory:
         while raw is None and source is not None:  # until it is there, or the deadline
             await self._refresh(job_id)
             raw = await self._store.job(job_id)
-            if raw is None and clock() >= deadline_s:
+            if raw is not None or clock() >= deadline_s:
                 break
-            if raw is None:
-                log.info("ddl_job_awaited", job_id=job_id, source=source.name)
-                await asyncio.sleep(self._limits.retry_interval_s)
+            log.info("ddl_job_awaited", job_id=job_id, source=source.name)
+            await asyncio.sleep(self._limits.retry_interval_s)
         return None if raw is None else job_from_json(raw)
 
     async def index(self) -> JobIndex:

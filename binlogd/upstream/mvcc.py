@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
+
 from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 
 class WriteKind(IntEnum):
@@ -27,15 +29,15 @@ class WriteKind(IntEnum):
     ROLLBACK = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A write record of a key. `hides_rollback`: the transaction whose start_ts is the commit_ts
-    of this one was rolled back, and this record stands in its place."""
+class Version(msgspec.Struct, frozen=True):
+    """A write record of a key, by the names that TiDB's JSON has. `hides_rollback`: the transaction
+    whose start_ts is the commit_ts of this one was rolled back, and this record stands in its
+    place."""
 
-    kind: int
-    start_ts: Tso
-    commit_ts: Tso
-    hides_rollback: bool = False
+    kind: int = msgspec.field(name="type", default=WriteKind.PUT)
+    start_ts: Tso = NO_TS
+    commit_ts: Tso = NO_TS
+    hides_rollback: bool = msgspec.field(name="has_overlapped_rollback", default=False)
 
 
 @dataclass(frozen=True, slots=True)

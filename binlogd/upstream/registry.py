@@ -88,7 +88,8 @@ class NodeRegistry:
         lease = await self._kept_lease()
         for node in nodes:
             claim = etcd.PutRequest(key=_alive_key(node.kind, node.node_id), lease=lease)
-            await self._update(node, [etcd.RequestOp(request_put=claim)], is_alive=True)
+            alive = replace(node, is_alive=True)
+            await self._update(alive, [etcd.RequestOp(request_put=claim)])
 
     async def leave(self, nodes: Sequence[NodeStatus]) -> None:
         """The last words of this process: its entries stay, its claims end."""
@@ -172,14 +173,10 @@ class NodeRegistry:
 
     # --- writing ---------------------------------------------------------------------------
 
-    async def _update(
-        self, node: NodeStatus, beside: Sequence[etcd.RequestOp], *, is_alive: bool | None = None
-    ) -> None:
+    async def _update(self, node: NodeStatus, beside: Sequence[etcd.RequestOp]) -> None:
         if "/" in node.node_id or not node.node_id:
             raise ConfigError(f'node-id "{node.node_id}": must not be empty nor contain a slash')
         key = node_key(node.kind, node.node_id)
-        if is_alive is not None:
-            node = replace(node, is_alive=is_alive)
         ops = [
             etcd.RequestOp(request_put=etcd.PutRequest(key=key, value=entry_json(node))),
             *beside,
@@ -201,9 +198,8 @@ class NodeRegistry:
         put = etcd.RequestOp(request_put=etcd.PutRequest(key=key, value=entry_json(node)))
         is_same = _revision_of(key, etcd.CompareCompareResult.EQUAL, revision)
         with _refusals_as_unavailable():
-            return (
-                await self._etcd.txn(etcd.TxnRequest(compare=[is_same], success=[put]))
-            ).succeeded
+            answer = await self._etcd.txn(etcd.TxnRequest(compare=[is_same], success=[put]))
+        return answer.succeeded
 
     async def _kept_lease(self) -> int:
         with _refusals_as_unavailable():

@@ -277,8 +277,7 @@ class _Adoption:
     async def _make_indexes(self) -> Adopted:
         gc_ts = max(source.gc_ts for source in self._sources)
         first_fid = self._sources[0].segments[0][0] if self._is_linked else FIRST.fid
-        segments = size = opened = 0
-        newest = NO_TS
+        shards = []
         for number in range(self._shards):
             name = shard_name(number)
             self._on_progress(f"index of {name}", self._done, self._whole)
@@ -287,20 +286,16 @@ class _Adoption:
             shard = await Shard.open(
                 self._work / name, name=name, disk=self._disk, options=self._options, now_s=0.0
             )
-            newest = max(newest, shard.watermark)
-            opened += shard.sorter.open_count
             await shard.close()
-            segments += len(shard.log.segments)
-            size += sum(segment.size_bytes for segment in shard.log.segments)
-        records = sum(source.records for source in self._sources)
+            shards.append(shard)
         return Adopted(
             sources=tuple(str(source.value.parent) for source in self._sources),
             shards=self._shards,
-            segments=segments,
-            records=records,
-            size_bytes=size,
-            max_commit_ts=newest,
-            open_prewrites=opened,
+            segments=sum(len(shard.log.segments) for shard in shards),
+            records=sum(source.records for source in self._sources),
+            size_bytes=sum(each.size_bytes for shard in shards for each in shard.log.segments),
+            max_commit_ts=max(shard.watermark for shard in shards),
+            open_prewrites=sum(shard.sorter.open_count for shard in shards),
             gc_ts=gc_ts,
             is_linked=self._is_linked,
             passed_over=tuple(each for source in self._sources for each in source.unreadable),

@@ -318,9 +318,8 @@ class _ShardCheck:
         if self._audit is None:
             return
         try:
-            for unfiled in await self._audit.records(entries, self._marks.head):
-                fid, offset = unfiled.pointer
-                what = f"no row in {self._index_path.name}: {unfiled.key}"
+            for key, (fid, offset) in await self._audit.records(entries, self._marks.head):
+                what = f"no row in {self._index_path.name}: {key}"
                 self._find("index", self._path(fid), what, offset)
         except (sqlite3.Error, ValueError) as error:
             self._gave_up(error)

@@ -47,13 +47,6 @@ _ROWS = {
 _PIECE = 1_000
 
 
-class Unfiled(NamedTuple):
-    """A record that stands before the head mark and has no row."""
-
-    key: str
-    pointer: ValuePointer
-
-
 class Row(NamedTuple):
     """A row of `prewrites` or `commits`, and the record that it leads to."""
 
@@ -110,11 +103,11 @@ class IndexAudit:
         rows = await self._all("PRAGMA integrity_check(100)")
         return [str(text) for (text,) in rows if text != "ok"]
 
-    async def records(self, entries: Sequence[Entry], head: ValuePointer) -> list[Unfiled]:
-        """Takes the next records; returns those before `head` that have no row.
-
-        Raises sqlite3.Error.
-        """
+    async def records(
+        self, entries: Sequence[Entry], head: ValuePointer
+    ) -> list[tuple[str, ValuePointer]]:
+        """Takes the next records; returns which of those before `head` have no row, and where they
+        stand. Raises sqlite3.Error."""
         await self._connection.execute("DELETE FROM seen")
         await self._connection.executemany(
             "INSERT INTO seen VALUES (?,?,?,?,?,?)", map(_seen, entries)
@@ -127,7 +120,7 @@ class IndexAudit:
             " ON r.start_ts = s.ts AND r.fid = s.fid WHERE s.kind = 2"
         )
         return [
-            Unfiled(
+            (
                 f"{_TABLES[kind]} {ts}" + (f", {start_ts}" if kind == _COMMIT else ""),
                 ValuePointer(FileId(fid), offset),
             )

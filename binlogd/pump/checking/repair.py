@@ -116,8 +116,7 @@ async def repair(
         opened = await Shard.open(home, name=shard.name, disk=disk, options=options, now_s=0.0)
         await opened.close()
         indexes.append(str(home / FILES[0]))
-    done = (indexes, copies, emptied, refused, in_the_way)
-    return Repaired(*(tuple(each) for each in done))
+    return Repaired(*map(tuple, (indexes, copies, emptied, refused, in_the_way)))
 
 
 async def _put_empty(shard: ShardReport, disk: PosixDisk) -> list[str]:

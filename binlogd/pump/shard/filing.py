@@ -309,13 +309,10 @@ class Filer:
         async with self._saving:
             marks = self.marks
             filed = self._tail.filed_count + len(entries)
-            reached: Snapshot | None = None
-            for snapshot in self._snapshots:
-                if snapshot.records > filed:
-                    break
-                reached = snapshot
-            if reached is not None:
-                marks = replace(marks, max_commit_ts=reached.watermark, handle=reached.handle)
+            reached = [each for each in self._snapshots if each.records <= filed]
+            if reached:
+                last = reached[-1]
+                marks = replace(marks, max_commit_ts=last.watermark, handle=last.handle)
             if entries:
                 marks = replace(marks, head=entries[-1].end)
                 await self._note_needed(entries)

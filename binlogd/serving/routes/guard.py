@@ -19,14 +19,14 @@ import hmac
 import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Callable, Set
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from aiohttp import HttpVersion11, hdrs, web, web_response
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.typedefs import Middleware
+from aiohttp.typedefs import Handler, Middleware
 
 from binlogd.host.peers import address
 from binlogd.host.tls import common_names
@@ -34,7 +34,6 @@ from binlogd.serving.answers import Reply
 from binlogd.settings.operators import Address, Operators
 from binlogd.telemetry.logs import Seldom
 
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 INSIDE = ("/debug/", "/transactions")
 _STATES = "/state/"
@@ -153,7 +152,7 @@ def guarding(guard: Guard) -> Middleware:
     seldom = Seldom()
 
     @web.middleware
-    async def guarded(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         """What the handler answers, or why it was not asked, in the form of the original."""
         refused = guard.refusal(request)
         if refused is None:

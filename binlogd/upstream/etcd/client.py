@@ -27,13 +27,10 @@ from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.grpc.channel import NO_ANSWER, LastingChannel, unary, woken_cleanly
 from binlogd.grpc.methods import Message, understood
 from binlogd.host.tls import ClientTls
-from binlogd.upstream.pd.members import addresses_of
+from binlogd.upstream.pd.members import Address, addresses_of
 from binlogd.wire.generated import etcdserverpb as etcd
 
 log = structlog.get_logger(__name__)
-
-Endpoint = tuple[str, int]
-
 
 A = TypeVar("A", bound=Message)
 
@@ -67,7 +64,7 @@ class EtcdClient:
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[Address],
         *,
         tls: ClientTls | None = None,
         deadline_s: float = DEADLINE_S,
@@ -77,13 +74,13 @@ class EtcdClient:
     ) -> None:
         """Asks one after the other; `run` looks every `sync_s` who the members are, and asks the
         watches every `progress_s` how far they are."""
-        self.endpoints: Sequence[Endpoint] = list(endpoints)
+        self.endpoints: Sequence[Address] = list(endpoints)
         """Who is asked: the members that are known, then those that were configured."""
         self._configured = self.endpoints
         self._tls, self._deadline_s, self._sync_s = tls, deadline_s, sync_s
         self._progress_s, self._silence_s = progress_s, silence_s
         self._at = 0
-        self._channels: dict[Endpoint, Channel] = {}
+        self._channels: dict[Address, Channel] = {}
         self._watching: set[Stream[bytes, bytes]] = set()
 
     async def __aenter__(self) -> Self:
@@ -124,7 +121,7 @@ class EtcdClient:
                 except (*NO_ANSWER, GRPCError) as error:  # whoever reads it hears of it as well
                     log.debug("etcd_watch_not_asked", cause=str(error) or type(error).__name__)
 
-    def _follow(self, advertised: Sequence[Endpoint]) -> None:
+    def _follow(self, advertised: Sequence[Address]) -> None:
         """Those that were configured stay, behind those that are told."""
         now = self._endpoint()
         endpoints = [*advertised, *(each for each in self._configured if each not in advertised)]
@@ -208,7 +205,8 @@ class EtcdClient:
                     async for answer in answers:
                         failures.clear()
                         if answer.events:
-                            since = _newest(answer.events) + 1
+                            kept = [event.kv for event in answer.events if event.kv is not None]
+                            since = 1 + max((each.mod_revision for each in kept), default=0)
                             yield answer.events
             except NO_ANSWER as error:
                 failures.append(self._failed(endpoint, str(error) or type(error).__name__))
@@ -217,7 +215,7 @@ class EtcdClient:
         raise UpstreamUnavailable("; ".join(failures))
 
     async def _watched(
-        self, endpoint: Endpoint, key: bytes, range_end: bytes, since: int
+        self, endpoint: Address, key: bytes, range_end: bytes, since: int
     ) -> AsyncGenerator[etcd.WatchResponse, None]:
         create = etcd.WatchCreateRequest(key=key, range_end=range_end, start_revision=since)
         async with self._channel(endpoint).request(
@@ -277,7 +275,7 @@ class EtcdClient:
                     break
         raise UpstreamUnavailable("; ".join(failures))
 
-    async def _answered(self, endpoint: Endpoint, path: str, message: bytes) -> bytes:
+    async def _answered(self, endpoint: Address, path: str, message: bytes) -> bytes:
         channel = self._channel(endpoint)
         try:
             async with asyncio.timeout(self._deadline_s / len(self.endpoints)):
@@ -291,16 +289,16 @@ class EtcdClient:
                 raise EtcdRefused(error.status.name, error.message or "") from error
             raise ConnectionError(f"{error.status.name}: {error.message}") from error
 
-    def _endpoint(self) -> Endpoint:
+    def _endpoint(self) -> Address:
         return self.endpoints[self._at % len(self.endpoints)]
 
-    def _channel(self, endpoint: Endpoint) -> Channel:
+    def _channel(self, endpoint: Address) -> Channel:
         channel = self._channels.get(endpoint)
         if channel is None:
             channel = self._channels[endpoint] = LastingChannel(*endpoint, self._tls)
         return channel
 
-    def _failed(self, endpoint: Endpoint, cause: str) -> str:
+    def _failed(self, endpoint: Address, cause: str) -> str:
         """Goes on to the next endpoint; says what was wrong with this one."""
         if endpoint == self._endpoint():
             self._at += 1
@@ -314,7 +312,3 @@ class EtcdClient:
 
 class _Unsent(Exception):
     """The request has certainly not been received."""
-
-
-def _newest(events: Sequence[etcd.Event]) -> int:
-    return max((event.kv.mod_revision for event in events if event.kv is not None), default=0)

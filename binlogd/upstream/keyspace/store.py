@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -28,6 +28,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
+from binlogd.host.clock import is_set_within
 from binlogd.host.database import FileAt
 from binlogd.host.threads import Threads
 from binlogd.telemetry.exposition import Exposition
@@ -224,9 +225,7 @@ class KeyspaceStore:
                 if found.versions:
                     yield [requests.event(version) for version in found.versions]
                 elif since > found.revision:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_AGAIN_S):
-                            await changed.wait()
+                    await is_set_within(changed, LOOK_AGAIN_S)
 
     async def changes(self, start: bytes, end: bytes, since: int) -> Changes | None:
         """What has become of a range from a revision on, some of it; None if the compaction has

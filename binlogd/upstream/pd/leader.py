@@ -100,10 +100,8 @@ class Leader:
         UpstreamUnavailable."""
         async with self._finding:
             found = await self._find()
-            if self._way is None or (found.leader, found.address) != (
-                self._way.leader,
-                self._way.address,
-            ):
+            way = self._way
+            if way is None or (found.leader, found.address) != (way.leader, way.address):
                 self._way = found
 
     def forget(self, way: Way, error: BaseException) -> None:

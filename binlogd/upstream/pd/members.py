@@ -5,7 +5,7 @@ Source: PD client/client.go, client/base_client.go; pingcap/kvproto proto/pdpb.p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
@@ -39,7 +39,7 @@ def members_of(response: pdpb.GetMembersResponse) -> Members:
     """What an answer says; addresses that are none are left out."""
     return Members(
         cluster_id=response.header.cluster_id,
-        leader=response.leader.name or _first(response.leader.client_urls),
+        leader=response.leader.name or next(iter(response.leader.client_urls), ""),
         leader_addresses=tuple(addresses_of(response.leader.client_urls)),
         addresses=tuple(addresses_of(url for each in response.members for url in each.client_urls)),
         trouble=response.header.error.message,
@@ -50,10 +50,6 @@ def members_of(response: pdpb.GetMembersResponse) -> Members:
 def url_of(address: Address, *, is_tls: bool) -> str:
     """As a PD names itself."""
     return f"{'https' if is_tls else 'http'}://{shown_address(address)}"
-
-
-def _first(urls: Sequence[str]) -> str:
-    return urls[0] if urls else ""
 
 
 def addresses_of(urls: Iterable[str]) -> list[Address]:

@@ -17,14 +17,7 @@ import msgspec
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tso import Tso
-from binlogd.upstream.mvcc import KeyHistory, Version, WriteKind
-
-
-class _Write(msgspec.Struct):
-    type: int = WriteKind.PUT
-    start_ts: int = 0
-    commit_ts: int = 0
-    has_overlapped_rollback: bool = False
+from binlogd.upstream.mvcc import KeyHistory, Version
 
 
 class _Lock(msgspec.Struct):
@@ -32,7 +25,7 @@ class _Lock(msgspec.Struct):
 
 
 class _Info(msgspec.Struct):
-    writes: list[_Write] | None = None
+    writes: list[Version] | None = None
     lock: _Lock | None = None
 
 
@@ -67,12 +60,7 @@ def key_history(body: bytes) -> KeyHistory:
         if value.error:
             raise UpstreamUnavailable(f"an error inside the answer: {value.error}")
         info = value.info or _Info()
-        versions += [
-            Version(
-                each.type, Tso(each.start_ts), Tso(each.commit_ts), each.has_overlapped_rollback
-            )
-            for each in info.writes or ()
-        ]
+        versions += info.writes or ()
         if info.lock is not None and info.lock.start_ts:
             locked_by = Tso(info.lock.start_ts)
     return KeyHistory(versions, locked_by)

@@ -223,12 +223,10 @@ class TikvClient:
         garbage collection resolves it. Who writes binlogs commits in two phases; but a DDL has
         transactions of its own without one, which may leave such a lock among the meta keys.
         Source: client-go txnkv/transaction/2pc.go, checkAsyncCommit and checkOnePC."""
-        now = await self._tso.next()
-        if lock.use_async_commit or physical_ms(Tso(lock.lock_version)) + lock.lock_ttl > (
-            physical_ms(now)
-        ):
+        now, start_ts = await self._tso.next(), Tso(lock.lock_version)
+        is_in_time = physical_ms(start_ts) + lock.lock_ttl > physical_ms(now)
+        if lock.use_async_commit or is_in_time:
             return False
-        start_ts = Tso(lock.lock_version)
         status = await self._check(
             lock.primary_lock, start_ts, patience, caller=ts, now=now, makes_rollback=True
         )

@@ -65,10 +65,6 @@ class Hopeless:
     reason: str
 
 
-def _again(kind: str, wait: Wait) -> Reaction:
-    return Reaction(kind, wait)
-
-
 def _elsewhere(kind: str, wait: Wait = AT_ONCE, *, forgets_store: bool = False) -> Reaction:
     return Reaction(kind, wait, forgets_region=True, forgets_store=forgets_store)
 
@@ -83,18 +79,18 @@ _REACTIONS = {
         _elsewhere("mismatch_peer_id"),
         _elsewhere("is_witness"),
         _elsewhere("store_not_match", forgets_store=True),
-        _again("server_is_busy", BUSY),
-        _again("disk_full", BUSY),
-        _again("recovery_in_progress", BUSY),
-        _again("stale_command", NOT_READY),
-        _again("proposal_in_merging_mode", NOT_READY),
-        _again("region_not_initialized", NOT_READY),
-        _again("data_is_not_ready", NOT_READY),
-        _again("read_index_not_ready", NOT_READY),
-        _again("max_timestamp_not_synced", NOT_READY),
+        Reaction("server_is_busy", BUSY),
+        Reaction("disk_full", BUSY),
+        Reaction("recovery_in_progress", BUSY),
+        Reaction("stale_command", NOT_READY),
+        Reaction("proposal_in_merging_mode", NOT_READY),
+        Reaction("region_not_initialized", NOT_READY),
+        Reaction("data_is_not_ready", NOT_READY),
+        Reaction("read_index_not_ready", NOT_READY),
+        Reaction("max_timestamp_not_synced", NOT_READY),
     )
 }
-_OTHER_LEADER = _again("not_leader", AT_ONCE)
+_OTHER_LEADER = Reaction("not_leader", AT_ONCE)
 _UNKNOWN = _elsewhere("other", NOT_READY)
 _HOPELESS = ("raft_entry_too_large", "flashback_in_progress", "flashback_not_prepared")
 
