@@ -42,7 +42,6 @@ from binlogd.node.bulkhead import Part
 from binlogd.node.closing import Closing
 from binlogd.node.membership import Identity, Membership
 from binlogd.node.operations import Node
-from binlogd.node.pd_first import serving_pd_first
 from binlogd.node.problems import OPEN_PORT
 from binlogd.node.reach import reach
 from binlogd.node.receiving import Receiving, RemoteDrainers
@@ -53,6 +52,7 @@ from binlogd.node.tracing import make_tracing
 from binlogd.node.upstreams import open_upstream
 from binlogd.node.watching import Watch
 from binlogd.offline_commands import make_data_dir, open_store
+from binlogd.placement.calls import PumpToCome
 from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus
@@ -91,6 +91,7 @@ DRAINERS_EVERY_S = 600.0
 DRAINER_HEARTBEAT_S = 1.0
 ABANDON_S = 3.0
 ARENAS_MAX = 2
+_PD_LEAVE_S = 0.1  # whoever is connected then comes back to the node itself
 _M_ARENA_MAX = -8
 
 log = structlog.get_logger(__name__)
@@ -360,7 +361,7 @@ def _services(node: Node) -> list[Servable]:
     if node.drainer is not None:
         services.append(CisternService(node.look_at_pumps))
     if node.stand_in is not None:
-        services += node.stand_in.services()
+        services += node.stand_in.services
     return services
 
 
@@ -374,15 +375,26 @@ def _heartbeat_s(setup: Setup, upstream: Upstream) -> float:
 
 
 async def _announce(setup: Setup, node: Node, upstream: Upstream, membership: Membership) -> None:
-    """In the registry, and known to the Drainers, which may look there in the PD of this node."""
+    """In the registry, and known to the Drainers, which look there before they answer. Where it is
+    served by this very node, in the place of a PD, it has to be there first: with the server as a
+    whole the Pump would take binlogs that no Drainer waits for. Until then its writers and readers
+    are told to come again."""
     if node.stand_in is None or not await membership.has_to_tell():
         await _by_registry(setup, upstream, membership, membership.announce)
         return
-    where = listen_address(setup.config.addr)
-    peers_from = peers(setup.config.security.peers_from)
-    services = node.stand_in.services()
-    async with serving_pd_first(services, *where, server_tls(setup), peers_from):
+    limits = ServerLimits(
+        leave_timeout_s=_PD_LEAVE_S,
+        flush_timeout_s=_PD_LEAVE_S,
+        http2=Http2Limits(peers_from=peers(setup.config.security.peers_from)),
+    )
+    services = [*node.stand_in.services, PumpToCome()]
+    server = Server(services, limits=limits, tls=server_tls(setup))
+    await server.start(*listen_address(setup.config.addr))
+    log.info("pd_serves_first", cause="Drainers look at the registry before they know this Pump")
+    try:
         await membership.announce()
+    finally:
+        await server.close()
 
 
 async def _by_registry(

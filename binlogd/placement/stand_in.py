@@ -35,17 +35,14 @@ class StandIn:
         self._pd = PdService(
             place, cluster, own.tso, own.keyspace, clock, streams=self._streams, newest=newest
         )
-        self._services: Sequence[Servable] = (
+        self.services: Sequence[Servable] = (
             self._pd,
             EtcdServices(own.keyspace, self._streams, name=place.name, url=place.url),
             HistoryService(own.history, own.store, self._streams),
             GlobalConfig(own.keyspace),
             Refusals(),
         )
-
-    def services(self) -> Sequence[Servable]:
         """For the port."""
-        return self._services
 
     def documents(self) -> Mapping[str, Any]:
         """What a PD says of itself by HTTP, by the word behind `/pd/api/v1/`."""

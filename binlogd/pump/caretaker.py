@@ -4,29 +4,36 @@ Nothing is deleted that somebody needs: the Drainer and its relay log (everythin
 checkpoint), an open prewrite, a declared export base. When that leaves too little space, writes are
 refused rather than binlogs deleted, and it is said who holds them.
 
-Source: tidb-binlog pump/server.go, gcBinlogFile (which waits for nobody), pump/storage, disk usage.
+Invariant. Whenever the power goes, the next start finds no segment missing: it is kept beside the
+log how far that is gone, the index forgets the segments, and then only their files are removed.
+
+Source: tidb-binlog pump/server.go, gcBinlogFile (which waits for nobody); pump/storage, GC and disk
+usage.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from binlogd.errors import ConfigError, Corrupt, Unavailable
+from binlogd.errors import ConfigError, Corrupt, CorruptRecord, Unavailable
 from binlogd.host.clock import is_set_within
 from binlogd.host.disk import disk_errors
+from binlogd.log import gone, record
 from binlogd.log.directory import pump_directory
+from binlogd.log.index_file import Segment
+from binlogd.log.pointer import FileId
 from binlogd.ports import Clock, Disk, Space
 from binlogd.pump.admission import Admission
 from binlogd.pump.bases import Bases
 from binlogd.pump.kept_routing import SHARDS_FILE
-from binlogd.pump.log.gc import GcPlan, Hold
+from binlogd.pump.log.gc import GcPlan, Hold, Resume, plan
+from binlogd.pump.log.segments import Segments
 from binlogd.pump.reserve import Reserve
-from binlogd.pump.shard.deletion import collect
 from binlogd.pump.shard.shard import Shard
 from binlogd.tso import Tso, compose, physical_ms
 
@@ -146,7 +153,7 @@ class Caretaker:
         age_ts = compose(max(0, now_ms - int(self._keep_s * 1000)))
         plans = []
         for number, shard in enumerate(self._shards):
-            planned = await collect(shard, age_ts, self._all_holds())
+            planned = await _collect_of(shard, age_ts, self._all_holds())
             self._held_by[number] = planned.held_by
             self._deleted += len(planned.fids)
             plans.append(planned)
@@ -259,3 +266,52 @@ class Caretaker:
 
     def _all_holds(self) -> tuple[Hold, ...]:
         return (*self._holds.values(), *self._base_holds)
+
+
+async def _collect_of(shard: Shard, age_ts: Tso, holds: Sequence[Hold]) -> GcPlan:
+    """Deletes what may go. Raises CorruptRecord, LogFailed, IndexUnavailable."""
+    filer, segments = shard.filer, shard.log.segments
+    await filer.know_needs()
+    marks, oldest = filer.marks, shard.sorter.oldest
+    who = None if oldest is None else f"the open prewrite of start_ts {oldest.start_ts}"
+    planned = plan(
+        list(segments),
+        age_ts=age_ts,
+        holds=(*holds, Hold(who or "the watermark", marks.max_commit_ts)),
+        resume=Resume(filer.resume.fid, who or "the index, which is behind"),
+        gc_ts=marks.gc_ts,
+    )
+    if planned.fids:
+        first_fid = FileId(max(planned.fids) + 1)
+        await confirm(segments, [each for each in segments if each.fid < first_fid])
+        with disk_errors(segments.directory):
+            await gone.note(segments.directory, segments.disk, planned.gc_ts, first_fid)
+        await filer.forget(planned.fids, planned.gc_ts)
+        await segments.delete(planned.fids)
+        log.info("segments_deleted", shard=shard.name, fids=planned.fids, gc_ts=planned.gc_ts)
+    marks, deleted = filer.marks, 1
+    while deleted and not shard.is_closing:  # ends when no row of a deleted segment is left
+        database = shard.index.database
+        deleted = await database.forget_rows(first_fid=marks.first_fid, upto=marks.gc_ts)
+        shard.log.measures.deleted_rows += deleted
+    return planned
+
+
+async def confirm(segments: Segments, going: Iterable[Segment]) -> None:
+    """Compares sealed segments on disk with what is remembered of them, before they go.
+
+    Raises LogFailed, or CorruptRecord when size, footer or (where there is none) checksum differ.
+    """
+    for segment in going:
+        path = segments.path(segment.fid)
+        at = max(0, segment.size_bytes - record.FOOTER_BYTES)
+        with disk_errors(path):
+            (tail,) = await segments.disk.read(path, [(at, record.FOOTER_BYTES + 1)])
+            footer_ts = record.footer_ts(tail)
+            if footer_ts is not None and footer_ts == segment.max_ts:
+                continue
+            if footer_ts is None and at + len(tail) == segment.size_bytes:
+                found = await segments.disk.checksum(path, segment.size_bytes)
+                if found == segment.checksum:
+                    continue
+        raise CorruptRecord(path, at, f"size or footer is not as remembered: {segment}")

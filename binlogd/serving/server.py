@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import socket
+import stat
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,7 +29,6 @@ from binlogd.grpc.frames import PREFACE
 from binlogd.grpc.half import GrpcHalf, Servable
 from binlogd.grpc.lane import CallSink
 from binlogd.host.peers import BY_SOCKET
-from binlogd.host.socket_file import SocketFile
 from binlogd.host.tls import ServerTls
 from binlogd.serving.connections import Places, PortConnection
 from binlogd.serving.handshakes import HandshakeLimits, TlsListener
@@ -35,6 +38,9 @@ from binlogd.telemetry.logs import Seldom
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
+_SOCKET_MODE = 0o660
+_PATH_BYTES_MAX = 107
+"""What Linux has room for in a socket's address."""
 
 
 class ServerLimits(msgspec.Struct, frozen=True):
@@ -213,3 +219,62 @@ def _why_not_listening(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"addr: {host}:{port} is in use by another process; stop it or choose another port"
     return f"addr: cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+class SocketFile:
+    """A unix socket that is bound: made with its rights, and never in the way of the next start.
+    Whoever may write the file may write binlogs: its owner and group.
+
+    Source: tidb-binlog pkg/util/net.go; the original binds to the host part of its `socket` URL and
+    stumbles over a file that is left behind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Binds. A file that a dead process left behind is replaced.
+
+        Raises ConfigError when another process listens there, when the file is no socket, or when
+        it cannot be made.
+        """
+        self.path = path
+        if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+            raise ConfigError(
+                f"binlog-socket: {path}: longer than {_PATH_BYTES_MAX} bytes; use a shorter path"
+            )
+        _refuse_living(path)
+        beside = path.with_name(f"{path.name[:8]}.{os.getpid()}")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside.unlink(missing_ok=True)
+            self.socket.bind(os.fspath(beside))
+            beside.chmod(_SOCKET_MODE)
+            beside.replace(path)  # at no moment is it there with other rights
+        except OSError as error:
+            self.socket.close()
+            beside.unlink(missing_ok=True)
+            raise ConfigError(f"binlog-socket: {path}: {error.strerror or error}") from error
+        self._inode = path.stat().st_ino
+
+    def remove(self) -> None:
+        """Removes the file, unless another process has put its own there."""
+        with suppress(FileNotFoundError):
+            if self.path.lstat().st_ino == self._inode:
+                self.path.unlink()
+
+
+def _refuse_living(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return  # not there; what is wrong with its directory, binding will say
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"binlog-socket: {path} is no socket; remove it or name another")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError as error:
+            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
+                return
+            raise ConfigError(f"binlog-socket: {path}: {error.strerror or error}") from error
+    raise ConfigError(f"binlog-socket: {path} is in use by another process; stop it first")

@@ -49,7 +49,7 @@ async def own_pd(directory: Path) -> AsyncIterator[Address]:
         clock,
         lambda: NO_TS,
     )
-    server = Server(served.services())
+    server = Server(served.services)
     try:
         await server.start("127.0.0.1", port)
         yield "127.0.0.1", port

@@ -35,7 +35,7 @@ async def standing_in(directory: Path, source: Path | None = None) -> AsyncItera
         WallClock(),
         lambda: NO_TS,
     )
-    server = Server(stand_in.services())
+    server = Server(stand_in.services)
     try:
         _, port = await server.start("127.0.0.1", 0)
         yield port

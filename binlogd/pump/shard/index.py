@@ -70,7 +70,7 @@ class SqliteIndex:
     def __init__(self, database: IndexDatabase) -> None:
         self.database = database
         self.compared_from = MAX_TS
-        """Every stretch of the log behind it was found to be filed, see `stretches.py`."""
+        """Every stretch of the log behind it was found to be filed, see `check_filed`."""
         self._tally: tally.Tally | None = None
 
     @classmethod

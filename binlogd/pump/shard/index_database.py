@@ -19,7 +19,9 @@ from typing import Any
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
 from binlogd.host.database import Connection, connection_to, is_damage
 from binlogd.log import index_file, tally
+from binlogd.log.pointer import FileId
 from binlogd.pump.shard.found import senseless
+from binlogd.tso import Tso
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -39,6 +41,8 @@ CREATE TABLE IF NOT EXISTS late (
 _VALUES = " VALUES "
 _TOGETHER = 64  # rows of one statement
 _BUSY_TIMEOUT_S = 1.0
+_PIECE = 2_000  # rows deleted in one transaction: filing waits for no more than that
+_KEYS = {"prewrites": "start_ts", "commits": "commit_ts, start_ts", "rollbacks": "start_ts"}
 
 Statement = tuple[str, Sequence[tuple[object, ...]]]
 """What is executed for each of some rows."""
@@ -125,6 +129,19 @@ class IndexDatabase:
                 return int(
                     await hop(lambda: _transacted(connection, statements, is_durable=is_durable))
                 )
+
+    async def forget_rows(self, *, first_fid: FileId, upto: Tso) -> int:
+        """Deletes some rows, with timestamps <= upto, of segments before `first_fid`. Returns how
+        many; call again until it is 0."""
+        statements: list[Statement] = []
+        for table, key in _KEYS.items():
+            first = key.partition(",")[0]
+            statement = (
+                f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table}"
+                f" WHERE {first} <= ? AND fid < ? LIMIT {_PIECE})"
+            )
+            statements.append((statement, [(upto, first_fid)]))
+        return await self.transact(statements)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -18,18 +18,20 @@ from collections.abc import AsyncGenerator, Sequence
 
 import structlog
 
-from binlogd.binlog import CommittedBinlog, Payload, Pulled
+from binlogd.binlog import BinlogType, CommittedBinlog, Payload, Pulled
 from binlogd.errors import Behind, CorruptRecord
 from binlogd.log.pointer import Place, Spot
+from binlogd.log.stored import PIECE_BYTES, StoredRecord
 from binlogd.pump.budget import Budget, Held
 from binlogd.pump.shard.found import BatchReading, FoundCommit, apart, cut, in_memory, lost
-from binlogd.pump.shard.large_join import joined_large
 from binlogd.pump.shard.options import PullOptions
+from binlogd.pump.shard.recovery import check_filed
 from binlogd.pump.shard.shard import Shard
-from binlogd.pump.shard.stretches import check_filed
 from binlogd.pump.shard.window import Kept
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire import peek
 from binlogd.wire.joining import join_of
+from binlogd.wire.outline import begin, large_rows
 
 log = structlog.get_logger(__name__)
 
@@ -96,17 +98,19 @@ class ShardSource:
             bytes_max=self._options.bytes_max,
         )
         unknown = lost(kept)
-        if unknown:
-            await self._locate(unknown)
+        if unknown:  # prewrites that the shard has not seen since it was opened
+            await self._shard.filer.caught_up()
+            places = await self._shard.index.prewrites([each.start_ts for each in unknown])
+            for each in unknown:
+                each.place = places.get(each.start_ts)
             kept, reached = cut(kept, reached, self._options.bytes_max)
         kept, reached, next_bytes = apart(kept, reached, large_bytes=self._large_bytes, alone=alone)
         commits, binlogs, elsewhere = in_memory(kept)
         if elsewhere:
             found = await self._completed([commits[number] for number in elsewhere], held)
             for number, payload in zip(elsewhere, found, strict=True):
-                binlogs[number] = CommittedBinlog(
-                    binlogs[number].start_ts, binlogs[number].commit_ts, payload
-                )
+                each = commits[number]
+                binlogs[number] = CommittedBinlog(each.start_ts, each.commit_ts, payload)
             binlogs = [each for each in binlogs if each.payload]
         return Pulled(binlogs, reached, next_bytes)
 
@@ -121,18 +125,11 @@ class ShardSource:
                 payload = join_of(each.start_ts, each.commit_ts, each.payload, prewrite)
             elif each.place is not None:
                 stored = await self._shard.log.segments.stored(each.place)
-                payload = await joined_large(stored, each.payload, held)
+                payload = await _joined_large(stored, each.payload, held)
             else:
                 self._orphan(each.start_ts, each.commit_ts, None)
             whole.append(self._ours(each.commit_ts, payload))
         return whole
-
-    async def _locate(self, unknown: Sequence[Kept]) -> None:
-        """Asks the index for prewrites that the shard has not seen since it was opened."""
-        await self._shard.filer.caught_up()
-        found = await self._shard.index.prewrites([each.start_ts for each in unknown])
-        for each in unknown:
-            each.place = found.get(each.start_ts)
 
     async def _fetched(self, kept: Sequence[Kept]) -> dict[tuple[Tso, Tso], bytes]:
         """Prewrites that are no longer in memory; they do not become part of the window again.
@@ -163,7 +160,7 @@ class ShardSource:
             assert each.prewrite is not None, "only a prewrite makes it large"
             assert isinstance(commit, bytes), "a commit alone is read whole"
             stored = await self._shard.log.segments.stored(Place(*each.prewrite))
-            payload = self._ours(each.commit_ts, await joined_large(stored, commit, held))
+            payload = self._ours(each.commit_ts, await _joined_large(stored, commit, held))
             binlogs[number] = CommittedBinlog(each.start_ts, each.commit_ts, payload)
         return Pulled(binlogs, reached, next_bytes)
 
@@ -209,3 +206,21 @@ class ShardSource:
             f"no prewrite of start_ts {start_ts} for the commit at {commit_ts}, its rows are"
             " unknown; to pass over such commits, set pump.skip-orphan-commits",
         )
+
+
+async def _joined_large(prewrite: StoredRecord, commit: bytes, held: Held) -> Payload | None:
+    """Both as one, of which nothing is in memory but what stands before the rows, which are left in
+    the log; None where they are of two transactions.
+
+    A prewrite by an old client, in an adopted log, has to be made anew, and is held.
+    """
+    size, (_, start_ts, commit_ts, _) = len(prewrite), peek.peek(commit)
+    first, last = prewrite.cut(0, PIECE_BYTES), prewrite.cut(size - PIECE_BYTES, size)
+    of_prewrite, of_commit = begin(first), begin(commit)
+    if of_commit is not None and of_prewrite is not None and first[1] == BinlogType.PREWRITE:
+        if of_prewrite.start_ts != start_ts:
+            return None
+        if large_rows(first, last, size) is not None:
+            return prewrite.with_head(commit[: of_commit.value_at], of_prewrite.value_at)
+    await held.take(size)
+    return join_of(start_ts, commit_ts, commit, bytes(prewrite))

@@ -11,6 +11,7 @@ Source: tidb-binlog pump/storage/storage.go, NewAppendWithResolver.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed
 from binlogd.host.disk import disk_errors
-from binlogd.log import gone
+from binlogd.log import gone, tally
 from binlogd.log.directory import VALUE
 from binlogd.log.index_file import FILES, Marks
 from binlogd.log.pointer import FIRST
@@ -35,7 +36,8 @@ from binlogd.pump.shard.index import LateKept, LateRow, SqliteIndex
 from binlogd.pump.shard.options import ShardOptions
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.pump.shard.sorting import sort_again
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso
+from binlogd.wire import peek
 
 Remade = Callable[[Marks, Sequence[LateRow]], Awaitable[SqliteIndex]]
 
@@ -227,3 +229,27 @@ async def note_needed(index: SqliteIndex, segments: Segments, commits: Sequence[
         place = places.get(commit.start_ts)
         if place is not None:
             segments.note(place.fid, needed_ts=commit.commit_ts)
+
+
+async def check_filed(index: SqliteIndex, segments: Segments, after: Tso) -> None:
+    """Raises IndexUnavailable where the index lacks commits behind `after` that were filed;
+    CorruptRecord or LogFailed of the log. What was compared once is not compared again.
+
+    A stretch of the log that does not hold what its tally says is read, and its commits are looked
+    for one by one: see `log/tally.py` for what a database without checksums may lose.
+    """
+    if after >= index.compared_from:
+        return
+    for row in await index.database.query(tally.UNFIT, (after, MAX_TS)):
+        stretch = tally.Tally(*row)
+        async with aclosing(segments.scan(stretch.begin)) as batches:
+            async for fid, records in batches:
+                for offset, payload in records:
+                    tp, start_ts, commit_ts, _ = peek.peek(payload)
+                    if tp == BinlogType.PREWRITE or not commit_ts or (fid, offset) >= stretch.end:
+                        continue
+                    if not await index.has_commit(Tso(commit_ts), Tso(start_ts)):
+                        raise index.database.found_damage(f"it lacks the commit at {commit_ts}")
+                if (fid, records[-1][0]) >= stretch.end:
+                    break
+    index.compared_from = min(index.compared_from, after)

@@ -9,18 +9,20 @@ Source: tidb-binlog pump/server.go, drainer/server.go, pkg/util/http.go.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.serving.answers import LookUp, Question, Reply, Trouble
 from binlogd.serving.finder import LIMIT_MAX
 from binlogd.serving.routes.events import Hub
 from binlogd.serving.routes.guard import Guard, add_headers, guarding
-from binlogd.serving.routes.page import add_page
 from binlogd.serving.routes.profiling import add_profiling
 from binlogd.settings.quantities import first_ts, last_ts
 from binlogd.status import NodeEntry, Status, document
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     from binlogd.snapshot.export_queue import ExportJob, ExportQueue
 
 _BODY_BYTES_MAX = 64 << 10
-
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Operations(Protocol):
@@ -193,11 +192,8 @@ def _add_looking(router: web.UrlDispatcher, operations: Operations) -> None:
 
 def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
     async def change_state(request: web.Request) -> web.Response:
-        return _reply(
-            await operations.change_state(
-                request.match_info["node_id"], request.match_info["action"]
-            )
-        )
+        asked = request.match_info
+        return _reply(await operations.change_state(asked["node_id"], asked["action"]))
 
     async def reload(_: web.Request) -> web.Response:
         return _reply(operations.reload())
@@ -227,9 +223,7 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
 
 
 @web.middleware
-async def _in_the_originals_words(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _in_the_originals_words(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPNotFound:
@@ -438,3 +432,58 @@ def add_pd(router: web.UrlDispatcher, said: Callable[[], Mapping[str, Any]] | No
         return _json(documents[word], indent=2)
 
     router.add_get("/pd/api/v1/{word}", pd_word)
+
+
+# --- /: the page, and the files that it is made of -----------------------------------------------
+
+_PAGE_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-cache",
+}
+"""What is not said on every answer (guard.py)."""
+_FIRST_FILE = "index.html"
+
+
+def add_page(router: web.UrlDispatcher) -> None:
+    """Adds the routes: one for each file, out of the package itself.
+
+    The browser is told to load nothing from elsewhere and to run nothing that is written into a
+    page (Content-Security-Policy), so that a table's name or a row's value stays text whatever it
+    holds.
+    """
+    for file in files("binlogd").joinpath("serving/page").iterdir():
+        extension = file.name[file.name.rfind(".") :]
+        if extension in _PAGE_TYPES:
+            path = "/" if file.name == _FIRST_FILE else f"/page/{file.name}"
+            router.add_get(path, _File(file.read_bytes(), _PAGE_TYPES[extension]).answer)
+
+
+class _File:
+    """One file, which a browser that has it need not fetch again."""
+
+    def __init__(self, content: bytes, content_type: str) -> None:
+        self._content, self._type = content, content_type
+        self._tag = hashlib.sha256(content).hexdigest()[:20]
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """The file with its ETag; 304 without a body to whoever names that."""
+        known = request.if_none_match or ()
+        is_known = any(each.value == self._tag for each in known)
+        answer = web.Response(
+            status=304 if is_known else 200,
+            body=None if is_known else self._content,
+            headers=_PAGE_HEADERS,
+        )
+        if not is_known:
+            answer.content_type, answer.charset = self._type, "utf-8"
+        answer.etag = self._tag
+        return answer

@@ -38,7 +38,7 @@ async def test_a_question_makes_no_cluster_id(tmp_path: Path) -> None:
     stand_in = StandIn(
         AdvertisedAddress("a", "http://127.0.0.1:1"), own, identity, WallClock(), lambda: NO_TS
     )
-    server = Server(stand_in.services())
+    server = Server(stand_in.services)
     try:
         address = await server.start("127.0.0.1", 0)
         async with client_of(address) as early, client_of(address) as knowing:

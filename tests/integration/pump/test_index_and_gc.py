@@ -20,7 +20,6 @@ from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import FileId
 from binlogd.pump.log.entry import Item
 from binlogd.pump.pump import Pump
-from binlogd.pump.shard.deletion import forget_rows
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
@@ -281,7 +280,7 @@ async def test_an_index_that_is_replaced_lets_its_last_transaction_end(tmp_path:
 
 async def _forget_rows_or_error(index: SqliteIndex) -> int | IndexUnavailable:
     try:
-        return await forget_rows(index.database, first_fid=FileId(9), upto=at(9))
+        return await index.database.forget_rows(first_fid=FileId(9), upto=at(9))
     except IndexUnavailable as error:
         return error
 

@@ -20,7 +20,6 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log.index_file import FILES, Marks
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.shard.deletion import forget_rows
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.support.pump_world import (
@@ -84,7 +83,7 @@ async def test_exactly_the_keys_up_to_the_gc_mark_go(tmp_path: Path) -> None:
     ]
     await index.put(entries)
     turns = 0
-    while await forget_rows(index.database, first_fid=FileId(1), upto=Tso(100_000 + upto)):
+    while await index.database.forget_rows(first_fid=FileId(1), upto=Tso(100_000 + upto)):
         turns += 1
     left = await index.commits_after(NO_TS, upto=MAX_TS, limit=last)
     assert [each.start_ts for each in left] == list(range(upto + 1, last + 1))

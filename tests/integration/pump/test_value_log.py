@@ -17,10 +17,10 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log import record
 from binlogd.log.index_file import FILES, Segment
 from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
+from binlogd.pump.caretaker import confirm
 from binlogd.pump.log.segments import Segments
 from binlogd.pump.log.tail import Acknowledged
 from binlogd.pump.log.valuelog import LogLimits, ValueLog
-from binlogd.pump.shard.deletion import confirm
 from binlogd.tso import Tso
 from binlogd.wire.binlogs import prewrite_binlog
 from binlogd.wire.peek import peek

@@ -14,9 +14,8 @@ import pytest
 from grpclib.client import Channel
 
 from binlogd.errors import ConfigError
-from binlogd.host.socket_file import SocketFile
 from binlogd.pump.rpc.service import PumpService
-from binlogd.serving.server import Server
+from binlogd.serving.server import Server, SocketFile
 from binlogd.tso import Tso
 from binlogd.wire.binlogs import prewrite_binlog
 from binlogd.wire.generated import binlog as pb
