@@ -24,7 +24,7 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.restore import Restored
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.grpc.bounds import Http2Limits
-from binlogd.grpc.half import Servable
+from binlogd.grpc.server import Servable
 from binlogd.host.certificates import Expiry
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from binlogd.grpc.half import Servable
 from binlogd.grpc.methods import OpenStreams
+from binlogd.grpc.server import Servable
 from binlogd.placement.calls import Refusals
 from binlogd.placement.etcd_services import EtcdServices
 from binlogd.placement.history_service import HistoryService

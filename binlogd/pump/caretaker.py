@@ -170,13 +170,16 @@ class Caretaker:
             return False
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Collects every hour, and when asked; until `stopping` and `wake`."""
+        """Collects every hour, and when asked, and looks whether all that is left is there; until
+        `stopping` and `wake`."""
         while not stopping.is_set():
             await is_set_within(self._asked, self._every_s)
             if stopping.is_set():
                 return
             try:
                 await self.collect()
+                for shard in self._shards:
+                    await shard.log.segments.check_there()
             except (ConfigError, Corrupt, Unavailable) as error:
                 if str(error) != self._failed:
                     log.warning("gc_refused", cause=str(error))

@@ -26,8 +26,8 @@ from aiohttp.typedefs import Handler
 from binlogd.errors import ConfigError
 from binlogd.grpc.bounds import Http2Limits
 from binlogd.grpc.frames import PREFACE
-from binlogd.grpc.half import GrpcHalf, Servable
 from binlogd.grpc.lane import CallSink
+from binlogd.grpc.server import GrpcHalf, Servable
 from binlogd.host.peers import BY_SOCKET
 from binlogd.host.tls import ServerTls
 from binlogd.serving.connections import Places, PortConnection

@@ -83,7 +83,7 @@ class Segments:
             segment = remembered.get(fid) or Segment(fid, is_sealed=False, size_bytes=0)
             opened.put(replace(segment, size_bytes=found[fid]))
         for segment in known:
-            opened._check_known(segment)
+            opened._check_there(segment, found.get(segment.fid))
         if (missing := next(missing_fids(opened._segments, first_fid), None)) is not None:
             raise CorruptRecord(opened.path(missing), 0, MISSING)
         await opened._sync_last()
@@ -211,15 +211,26 @@ class Segments:
         fid = self.last.fid
         await self._check_whole(fid, await self._reading(fid, start).ended())
 
+    async def check_there(self) -> None:
+        """Raises CorruptRecord where a sealed one was removed or cut under this process, LogFailed.
+
+        Nobody reads what all have: without this the next start would be the first to say so.
+        """
+        sealed = [each for each in self if each.is_sealed]
+        with disk_errors(self.directory):
+            sizes = await self.disk.sizes(self.directory)
+        for each in sealed:
+            self._check_there(each, sizes.get(segment_name(each.fid)))
+
     # --- inside ----------------------------------------------------------------------------
 
-    def _check_known(self, segment: Segment) -> None:
-        path, found = self.path(segment.fid), self._segments.get(segment.fid)
-        if found is None:
+    def _check_there(self, segment: Segment, size_bytes: int | None) -> None:
+        path = self.path(segment.fid)
+        if size_bytes is None:
             raise CorruptRecord(path, 0, "the index knows this segment, the file is missing")
-        if segment.is_sealed and found.size_bytes != segment.size_bytes:
-            reason = f"sealed with {segment.size_bytes} bytes, the file has {found.size_bytes}"
-            raise CorruptRecord(path, min(segment.size_bytes, found.size_bytes), reason)
+        if segment.is_sealed and size_bytes != segment.size_bytes:
+            reason = f"sealed with {segment.size_bytes} bytes, the file has {size_bytes}"
+            raise CorruptRecord(path, min(segment.size_bytes, size_bytes), reason)
 
     async def _sync_last(self) -> None:
         """Makes durable what a process left behind that died between write and sync."""

@@ -192,6 +192,25 @@ async def test_no_binlog_is_acknowledged_into_a_segment_that_was_taken_away(worl
 # --- who holds it ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_sealed_segment_that_was_taken_away_is_told_and_the_others_still_go(
+    world: World, *, is_cut: bool
+) -> None:
+    """Nobody may read it for weeks, and the next start would be the first to say so."""
+    async with world.pump(SMALL) as pump:
+        await a_month(pump)
+        segments = pump._shards[0].log.segments
+        gone = segments.path([each.fid for each in segments if each.is_sealed][-1])
+        content = gone.read_bytes()
+        gone.write_bytes(content[:-1]) if is_cut else gone.unlink()
+        pump.caretaker.trigger()
+        await eventually(lambda: str(gone) in pump.statistics().gc.failed)
+        assert gc_ts(pump) > at(10 * DAY)
+        gone.write_bytes(content)
+        pump.caretaker.trigger()
+        await eventually(lambda: not pump.statistics().gc.failed)
+
+
 async def test_an_open_prewrite_is_named_as_the_one_who_keeps_old_segments(world: World) -> None:
     async with world.pump(SMALL) as pump:
         await written(pump, prewrite(3))
