@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from binlogd.drainer.kafka.avro import check_installed
-from binlogd.drainer.kafka.avro_schemas import AvroSchemas
 from binlogd.drainer.kafka.broker import Broker, BrokerOptions, topic_name
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium import Debezium
@@ -13,7 +12,7 @@ from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.login import KafkaLogin
 from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
-from binlogd.drainer.kafka.schema_registry import RegistryOptions, SchemaRegistry
+from binlogd.drainer.kafka.schema_registry import AvroSchemas, RegistryOptions, SchemaRegistry
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.settings.config import DownstreamConfig
 from binlogd.settings.setup import Setup, plain_tls

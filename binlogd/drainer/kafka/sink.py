@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.kafka.avro_schemas import AvroSchemas
 from binlogd.drainer.kafka.broker import MESSAGE_TOO_LARGE, Broker, BrokerOptions, TooLarge
 from binlogd.drainer.kafka.message import KafkaMessage, Notation
+from binlogd.drainer.kafka.schema_registry import AvroSchemas
 from binlogd.drainer.pending import PendingItem, PendingLimits, PendingTransactions, pending_whole
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn

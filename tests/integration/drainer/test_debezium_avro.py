@@ -20,13 +20,13 @@ from avro.io import BinaryDecoder, DatumReader
 from avro.schema import parse
 
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.kafka import avro_schemas
+from binlogd.drainer.kafka import schema_registry
 from binlogd.drainer.kafka.avro import avro_name, check_installed
-from binlogd.drainer.kafka.avro_schemas import AvroSchemas
 from binlogd.drainer.kafka.broker import topic_name
 from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.schema_registry import (
+    AvroSchemas,
     NewSchema,
     RegistryOptions,
     SchemaRefused,
@@ -200,7 +200,7 @@ async def test_each_schema_is_asked_for_once_and_again_only_when_it_has_changed(
     for txn in txns[-3:]:
         await schemas.register([txn])
     assert small.posted.count("types.added-value") == versions
-    monkeypatch.setattr(avro_schemas, "KEPT_MAX", 0)
+    monkeypatch.setattr(schema_registry, "KEPT_MAX", 0)
     await schemas.register(txns[-1:])
     assert small.posted.count("types.added-value") == versions + 1
 
