@@ -38,8 +38,8 @@ def followed(
         if mutation.table_id not in table_ids:
             found.setdefault(mutation.table_id, []).extend(rows_of(mutation))
             continue
-        for each in moved.where(mutation.table_id, rows_of(mutation), version, commit_ts):
-            found.setdefault(each.table_id, []).append((each.kind, each.row))
+        for table_id, row in moved.where(mutation.table_id, rows_of(mutation), version, commit_ts):
+            found.setdefault(table_id, []).append(row)
     return [mutation_of(table_id, rows) for table_id, rows in found.items()]
 
 
@@ -91,11 +91,9 @@ def left_by(job: Job, before: Table, turn: Turn, came: Iterable[KeptChange]) -> 
         gone = Gone(job, before)
         assert job.table is not None, "a DDL of partitions leaves a table"
         after = PartitionLookup(job.table)
-        return (
-            _staying(gone, after, before, turn, came)
-            if is_drop
-            else _twice(gone, job, before, came)
-        )
+        if is_drop:
+            return _staying(gone, after, before, turn, came)
+        return _twice(gone, job, before, came)
     except (Unplaceable, CorruptRow) as error:
         return Left(reason=str(error))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import crc32
 
 from binlogd.tidb.columns import Value
-from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column
 
 NULL = b"NULL"
@@ -127,25 +127,21 @@ def assignments(pairs: Sequence[tuple[str, bytes]]) -> bytes:
     return b",".join(ident(name) + b" = " + literal for name, literal in pairs)
 
 
-def equals(column: Column, literal: bytes, *, is_json: bool = False) -> bytes:
-    """A condition that holds for rows with exactly this value in the column, NULL included.
+def equals(name: str, literal: bytes, *, plain: bytes, is_text: bool, is_json: bool) -> bytes:
+    """A condition that holds for rows with exactly this value in a column, NULL included; `plain`
+    is what holds for any other value as it is compared.
 
     Text is compared by its bytes as well: under a collation another row could be equal. `is_json`
     says that the downstream has a type of its own for JSON, which no string equals.
     """
-    name = ident(column.name)
+    called = ident(name)
     if literal == NULL:
-        return name + b" IS NULL"
+        return called + b" IS NULL"
     if is_json:
-        return name + b" = CAST(" + literal + b" AS JSON)"
-    plain = compared(column) + b" = " + literal
-    is_text = literal.startswith(b"'") and column.field_type.tp in STRING_TYPES
-    return plain + as_bytes(name, literal) if is_text else plain
-
-
-def as_bytes(name: bytes, literal: bytes) -> bytes:
-    """The end of a condition: text has the bytes of the literal, whatever its collation says."""
-    return b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
+        return called + b" = CAST(" + literal + b" AS JSON)"
+    if is_text and literal.startswith(b"'"):
+        plain += b" AND CAST(CONVERT(" + called + b" USING utf8mb4) AS BINARY) = _binary" + literal
+    return plain
 
 
 def compared(column: Column) -> bytes:

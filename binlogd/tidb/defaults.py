@@ -11,7 +11,7 @@ tidb-binlog drainer/translator (getDefaultOrZeroValue).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.columns import Value, single
@@ -29,6 +29,9 @@ from binlogd.tidb.times import (
     fraction_text,
     packed_time,
 )
+
+_WIDE = Context(prec=300)
+"""So that no digit of a DECIMAL is lost on the way to it."""
 
 
 def missing_value(column: Column) -> Value:
@@ -114,21 +117,14 @@ def _float(column: Column, text: str) -> Value:
 
 
 def _decimal(column: Column, text: str) -> Value:
-    scale = max(column.field_type.decimal, 0)
     number = _number(text)
-    sign, digits, exponent = number.as_tuple()
+    _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     if len(digits) + abs(exponent) > 200:
         raise ValueError("too many digits")
-    unscaled = int("".join(map(str, digits)))
-    shift = exponent + scale
-    if shift >= 0:
-        unscaled *= 10**shift
-    else:
-        unscaled = (unscaled * 2 + 10**-shift) // (2 * 10**-shift)
-    body = str(unscaled).zfill(scale + 1)
-    body = f"{body[:-scale]}.{body[-scale:]}" if scale else body
-    return f"-{body}" if sign and unscaled else body
+    unit = Decimal(1).scaleb(-max(column.field_type.decimal, 0))
+    rounded = number.quantize(unit, ROUND_HALF_UP, _WIDE)
+    return f"{rounded if rounded else abs(rounded):f}"
 
 
 def _string(column: Column, text: str) -> Value:

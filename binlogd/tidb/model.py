@@ -23,9 +23,7 @@ from binlogd.tidb.kinds import ActionType as ActionType
 from binlogd.tidb.kinds import JobState as JobState
 from binlogd.tidb.kinds import SchemaState as SchemaState
 from binlogd.tidb.kinds import Tp as Tp
-from binlogd.tidb.partitioning import NameJson as _NameJson
-from binlogd.tidb.partitioning import Partitioning as Partitioning
-from binlogd.tidb.partitioning import PartitionJson as _PartitionJson
+from binlogd.tidb.partitioning import NameJson, Partitioning, PartitionJson
 
 Scalar = bool | int | float | str | None
 """A default value as JSON holds it; its form is not that of the column."""
@@ -278,7 +276,7 @@ def jobs_from_json(data: bytes) -> list[Job]:
 def job_from_json(data: bytes) -> Job:
     """One job; `raw` is `data`. Raises Corrupt."""
     job = _decoded(data, _JOB)
-    info = job.binlog or _HistoryJson()
+    info, reorg = job.binlog or _HistoryJson(), job.reorg_meta or _ReorgJson()
     return Job(
         **_same(job, _JOB_FIELDS),
         schema_version=info.schema_version,
@@ -287,9 +285,9 @@ def job_from_json(data: bytes) -> Job:
         table=info.table.table() if info.table else None,
         tables=tuple(each.table() for each in info.tables or () if each),
         raw=data,
-        warnings=_warnings(job.reorg_meta),
-        was_strict=_was_strict(job.reorg_meta),
-        zone=(job.reorg_meta and job.reorg_meta.location) or SessionZone(),
+        warnings=_warnings(reorg.warnings_count or {}),
+        was_strict=reorg.sql_mode is None or bool(reorg.sql_mode & _STRICT_MODES),
+        zone=reorg.location or SessionZone(),
         view_select=info.table.view.view_select if info.table and info.table.view else "",
     )
 
@@ -327,8 +325,8 @@ def _shared(stored: type[msgspec.Struct], made: type[Table | Job]) -> Sequence[s
     return [each for each in stored.__struct_fields__ if each in names]
 
 
-def _name(text: str) -> _NameJson:
-    return _NameJson(text, text.lower())
+def _name(text: str) -> NameJson:
+    return NameJson(text, text.lower())
 
 
 class _FieldTypeJson(msgspec.Struct, frozen=True, rename="pascal"):
@@ -360,7 +358,7 @@ class _FieldTypeJson(msgspec.Struct, frozen=True, rename="pascal"):
 
 class _ColumnJson(msgspec.Struct, frozen=True):
     id: int = 0
-    name: _NameJson = _NameJson()
+    name: NameJson = NameJson()
     offset: int = 0
     origin_default: Scalar = None
     origin_default_bit: bytes | None = None
@@ -386,14 +384,14 @@ class _ColumnJson(msgspec.Struct, frozen=True):
 
 
 class _IndexColumnJson(msgspec.Struct, frozen=True):
-    name: _NameJson = _NameJson()
+    name: NameJson = NameJson()
     offset: int = 0
     length: int = 0
 
 
 class _IndexJson(msgspec.Struct, frozen=True):
     id: int = 0
-    name: _NameJson = msgspec.field(name="idx_name", default=_NameJson())
+    name: NameJson = msgspec.field(name="idx_name", default=NameJson())
     columns: tuple[_IndexColumnJson, ...] | None = msgspec.field(name="idx_cols", default=None)
     state: int = 0
     is_unique: bool = False
@@ -423,8 +421,8 @@ class _ViewJson(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _ForeignKeyJson(msgspec.Struct, frozen=True):
-    ref_schema: _NameJson = _NameJson()
-    ref_table: _NameJson = _NameJson()
+    ref_schema: NameJson = NameJson()
+    ref_table: NameJson = NameJson()
 
 
 class _TtlJson(msgspec.Struct, frozen=True):
@@ -433,7 +431,7 @@ class _TtlJson(msgspec.Struct, frozen=True):
 
 class _TableJson(msgspec.Struct, frozen=True):
     id: int = 0
-    name: _NameJson = _NameJson()
+    name: NameJson = NameJson()
     charset: str = ""
     collate: str = ""
     cols: tuple[_ColumnJson, ...] | None = None
@@ -442,7 +440,7 @@ class _TableJson(msgspec.Struct, frozen=True):
     pk_is_handle: bool = False
     is_common_handle: bool = False
     version: int = 0
-    partition: _PartitionJson | None = None
+    partition: PartitionJson | None = None
     view: _ViewJson | None = None
     sequence: _PresentJson | None = None
     fk_info: tuple[_ForeignKeyJson, ...] | None = None
@@ -473,7 +471,7 @@ class _TableJson(msgspec.Struct, frozen=True):
             name=_name(table.name),
             cols=tuple(_ColumnJson.of(each) for each in table.columns),
             index_info=tuple(_IndexJson.of(each) for each in table.indexes) or None,
-            partition=_PartitionJson.of(table.partition_ids, table.partitioning),
+            partition=PartitionJson.of(table.partition_ids, table.partitioning),
             view=_ViewJson() if table.is_view else None,
             sequence=_PresentJson() if table.is_sequence else None,
             fk_info=tuple(
@@ -486,7 +484,7 @@ class _TableJson(msgspec.Struct, frozen=True):
 
 class _DatabaseJson(msgspec.Struct, frozen=True):
     id: int = 0
-    name: _NameJson = msgspec.field(name="db_name", default=_NameJson())
+    name: NameJson = msgspec.field(name="db_name", default=NameJson())
     charset: str = ""
     collate: str = ""
     state: int = 0
@@ -496,8 +494,7 @@ class _DatabaseJson(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, database: Database) -> _DatabaseJson:
-        own = {"name": _name(database.name)}
-        return cls(**_same(database, cls.__struct_fields__) | own)
+        return cls(**_same(database, cls.__struct_fields__) | {"name": _name(database.name)})
 
 
 class _HistoryJson(msgspec.Struct, frozen=True):
@@ -553,13 +550,7 @@ def _decoded(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise Corrupt(f"schema JSON of the upstream does not decode: {error}") from error
 
 
-def _warnings(reorg: _ReorgJson | None) -> tuple[tuple[int, int], ...]:
+def _warnings(found: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
     """A key is `types:1292`, of an error's class and its code."""
-    found = (reorg.warnings_count if reorg is not None else None) or {}
     counts = ((key.rpartition(":")[2], count) for key, count in found.items())
     return tuple((int(code), count) for code, count in counts if code.isdecimal())
-
-
-def _was_strict(reorg: _ReorgJson | None) -> bool:
-    mode = reorg.sql_mode if reorg is not None else None
-    return mode is None or bool(mode & _STRICT_MODES)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
@@ -102,14 +101,6 @@ class Gone:
             raise CorruptRow(f"where it lies: {error}") from error
 
 
-class Placed(NamedTuple):
-    """A row, and the table that has it."""
-
-    table_id: int
-    kind: int
-    row: bytes
-
-
 class _Found(msgspec.Struct):
     owner: int
     values: dict[int, Value] | None = None
@@ -176,9 +167,9 @@ class MovedRows:
 
     def where(
         self, table_id: int, rows: Iterable[tuple[int, bytes]], version: int, commit_ts: int
-    ) -> Iterator[Placed]:
-        """The rows of a table in one transaction by where they are; what is gone is left out.
-        Raises CorruptRow."""
+    ) -> Iterator[tuple[int, tuple[int, bytes]]]:
+        """The rows of a table in one transaction, each behind the table that has it; without those
+        that are gone. Raises CorruptRow."""
         unseen = [each for each in self.pasts if not each.turn.is_seen(version, commit_ts)]
         doubtful, reason = 0, ""
         previous: dict[int, Value] | None = None
@@ -193,7 +184,7 @@ class MovedRows:
                 continue
             previous = found.values if kind == INSERT else None
             if found.owner:
-                yield Placed(found.owner, kind, row)
+                yield found.owner, (kind, row)
         if doubtful:
             self._doubts.append(Doubt(table_id, doubtful, reason))
 
@@ -203,12 +194,8 @@ class MovedRows:
         return doubts
 
     def _index(self) -> None:
-        ids: set[int] = set()
-        for each in self.pasts:
-            ids.add(each.before.id)
-            if each.plain is not None:
-                ids.add(each.plain.id)
-        self._table_ids = frozenset(ids)
+        tables = (table for each in self.pasts for table in (each.before, each.plain))
+        self._table_ids = frozenset(table.id for table in tables if table is not None)
         self._settled_ts = max((each.turn.settled_ts for each in self.pasts), default=0)
 
     # --- kept beside a schema ------------------------------------------------------------------

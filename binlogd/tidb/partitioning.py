@@ -60,7 +60,7 @@ class PartitionJson(msgspec.Struct, frozen=True):
             tuple(each.original for each in self.columns or ()),
             tuple(
                 Partition(each.id, each.less_than or (), each.in_values or ())
-                for each in self.definitions or ()
+                for each in self.definitions
             ),
         )
 

@@ -19,8 +19,8 @@ from binlogd.tidb.columns import Value
 from binlogd.tidb.datum import as_signed
 from binlogd.tidb.kinds import STRING_TYPES, PartitionKind, Tp
 from binlogd.tidb.layout import INTEGER_TYPES
-from binlogd.tidb.model import Column, Partitioning, Table
-from binlogd.tidb.partitioning import Partition
+from binlogd.tidb.model import Column, Table
+from binlogd.tidb.partitioning import Partition, Partitioning
 
 
 class Unplaceable(Unfit):

@@ -17,7 +17,7 @@ Source: tidb-binlog pkg/filter/filter.go, drainer/syncer.go.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container
 from functools import lru_cache
 
 import msgspec
@@ -45,10 +45,10 @@ class TableFilter:
     def __init__(  # noqa: PLR0913 - one for each list of the configuration
         self,
         *,
-        do_databases: Iterable[str] = (),
-        do_tables: Iterable[TablePattern] = (),
-        ignored_databases: Iterable[str] = DEFAULT_IGNORED_SCHEMAS,
-        ignored_tables: Iterable[TablePattern] = (),
+        do_databases: Collection[str] = (),
+        do_tables: Collection[TablePattern] = (),
+        ignored_databases: Collection[str] = DEFAULT_IGNORED_SCHEMAS,
+        ignored_tables: Collection[TablePattern] = (),
         ignored_commit_ts: Container[Tso] = (),
         events: EventFilter | None = None,
         routes: TableRouter | None = None,
@@ -61,31 +61,29 @@ class TableFilter:
         """The channel of which nothing is replicated; None: there is no loop."""
         self.executes_ddl = executes_ddl
         """Otherwise only rows are applied: the shape of the downstream is somebody else's."""
-        self._do_databases = [_matcher(text) for text in do_databases]
-        self._do_tables = [(_matcher(each.database), _matcher(each.table)) for each in do_tables]
-        self._ignored_databases = [_matcher(text) for text in ignored_databases]
-        self._ignored_tables = [
-            (_matcher(each.database), _matcher(each.table)) for each in ignored_tables
-        ]
+        self._allows_all = not do_databases and not do_tables
+        self._is_allowed = _listed(do_databases, do_tables)
+        self._is_ignored = _listed(ignored_databases, ignored_tables)
         self.ignores_transaction: Callable[[Tso], bool] = ignored_commit_ts.__contains__
         """Whether an operator chose to pass over a transaction."""
         self.replicates: Callable[[str, str], bool] = lru_cache(_ANSWERS_KEPT_MAX)(self._replicates)
         """Whether changes of a table are applied; `table` "" asks for the database itself."""
 
     def _replicates(self, database: str, table: str) -> bool:
-        if self._do_databases or self._do_tables:
-            is_allowed = any(matches(database) for matches in self._do_databases) or any(
-                of_database(database) and of_table(table)
-                for of_database, of_table in self._do_tables
-            )
-            if not is_allowed:
-                return False
-        if any(matches(database) for matches in self._ignored_databases):
-            return False
-        return not any(
-            of_database(database) and of_table(table)
-            for of_database, of_table in self._ignored_tables
-        )
+        is_allowed = self._allows_all or self._is_allowed(database, table)
+        return is_allowed and not self._is_ignored(database, table)
+
+
+def _listed(
+    databases: Collection[str], tables: Collection[TablePattern]
+) -> Callable[[str, str], bool]:
+    """Whether a table is in one of these databases, or is one of these tables."""
+    of_databases = [_matcher(text) for text in databases]
+    of_tables = [(_matcher(each.database), _matcher(each.table)) for each in tables]
+    return lambda database, table: (
+        any(matches(database) for matches in of_databases)
+        or any(of_database(database) and of_table(table) for of_database, of_table in of_tables)
+    )
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:

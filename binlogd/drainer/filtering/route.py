@@ -81,27 +81,18 @@ class TableRouter:
         self._owners[key] = name
 
     def _routed(self, name: Named) -> Named:
-        if name.table:
-            rules = [
-                rule
-                for schema, table, rule in self._of_tables
-                if schema.fullmatch(name.database) and table.fullmatch(name.table)
-            ]
-            if rules:
-                rule = _only(rules, name)
-                return Named(rule.target_schema or name.database, rule.target_table or name.table)
-        rules = [rule for schema, rule in self._of_schemas if schema.fullmatch(name.database)]
+        rules = [
+            rule
+            for schema, table, rule in self._of_tables
+            if name.table and schema.fullmatch(name.database) and table.fullmatch(name.table)
+        ] or [rule for schema, rule in self._of_schemas if schema.fullmatch(name.database)]
         if not rules:
             return name
-        rule = _only(rules, name)
-        return Named(rule.target_schema or name.database, name.table)
-
-
-def _only(rules: list[RouteRule], name: Named) -> RouteRule:
-    if len(rules) > 1:
-        targets = ", ".join(f"{rule.target_schema}.{rule.target_table}" for rule in rules)
-        raise ConfigError(
-            f"syncer.table-migrate-rule: several rules of a kind match {name.database}.{name.table}"
-            f" (to {targets}); make their patterns exclude each other"
-        )
-    return rules[0]
+        if len(rules) > 1:
+            targets = ", ".join(f"{rule.target_schema}.{rule.target_table}" for rule in rules)
+            raise ConfigError(
+                f"syncer.table-migrate-rule: several rules of a kind match {name.database}."
+                f"{name.table} (to {targets}); make their patterns exclude each other"
+            )
+        target_table = rules[0].target_table if rules[0].table else ""
+        return Named(rules[0].target_schema or name.database, target_table or name.table)

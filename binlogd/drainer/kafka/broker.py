@@ -55,13 +55,6 @@ _PROGRESS_KEY = b"progress"
 MESSAGE_TOO_LARGE = 10
 """Kafka's own number of this error."""
 
-
-_PROTOCOLS = {
-    (False, False): "PLAINTEXT",
-    (False, True): "SSL",
-    (True, False): "SASL_PLAINTEXT",
-    (True, True): "SASL_SSL",
-}
 _NOT_IN_A_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -375,7 +368,9 @@ class Broker:
             try:
                 return await self._asked(host, port)
             except (errors.KafkaError, TimeoutError, OSError) as error:
-                first = first or self._refusal(f"{host}:{port}", error)
+                cause, todo = _why(error, self._options)
+                refusal = DownstreamUnavailable(f"Kafka at {host}:{port} {cause}", todo=todo)
+                first = first or refusal
         raise first or ConfigError("syncer.to.kafka-addrs: names no broker")
 
     async def _asked(self, host: str, port: int) -> list[tuple[str, int]]:
@@ -397,10 +392,11 @@ class Broker:
     def _ways(self) -> dict[str, Any]:
         """What every client of aiokafka is told; certificates are those of now."""
         options, login = self._options, self._options.login
+        protocol = "PLAINTEXT" if options.tls is None else "SSL"
         ways: dict[str, Any] = {
             "bootstrap_servers": list(options.addresses),
             "client_id": options.client_id,
-            "security_protocol": _PROTOCOLS[login is not None, options.tls is not None],
+            "security_protocol": protocol if login is None else f"SASL_{protocol}",
         }
         if options.tls is not None:
             ways["ssl_context"] = options.tls.fresh()
@@ -411,10 +407,6 @@ class Broker:
             else:
                 ways |= {"sasl_plain_username": login.user, "sasl_plain_password": login.password}
         return ways
-
-    def _refusal(self, place: str, error: Exception) -> DownstreamUnavailable:
-        cause, todo = _why(error, self._options)
-        return DownstreamUnavailable(f"Kafka at {place} {cause}", todo=todo)
 
 
 def _why(error: Exception, options: BrokerOptions) -> tuple[str, str]:

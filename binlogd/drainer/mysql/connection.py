@@ -135,19 +135,14 @@ class SqlRefused(Refused):
         """Of rows. A missing privilege cannot be passed over, nor what is not known to be this
         transaction's (`is_theirs`)."""
         can_skip = is_theirs and self.code not in _DENIED
-        return self._rejected(commit_ts, statement, can_skip=can_skip)
+        return StatementRejected(
+            commit_ts, statement, self.code, self.reason, todo=self.todo, can_skip=can_skip
+        )
 
     def of_ddl(self, commit_ts: int, statement: str) -> StatementRejected:
         """Of a DDL, which can be done by hand and passed over."""
         todo = _FITS_NOT if self.code in OF_VALUES else self.todo
-        return self._rejected(commit_ts, statement, todo=todo, can_skip=True)
-
-    def _rejected(
-        self, commit_ts: int, statement: str, *, todo: str = "", can_skip: bool
-    ) -> StatementRejected:
-        return StatementRejected(
-            commit_ts, statement, self.code, self.reason, todo=todo or self.todo, can_skip=can_skip
-        )
+        return StatementRejected(commit_ts, statement, self.code, self.reason, todo=todo)
 
 
 class Done(NamedTuple):
@@ -449,8 +444,7 @@ def _ours(error: BaseException, server: MySqlServer, statement: bytes = b"") -> 
         reason += f": {error.__cause__}"
     for codes, kind, says in _WAITED_FOR:
         if code in codes:
-            todo = _WAYS_IN.get(code, "")
-            return kind(f"{server}{says}: error {code}: {reason}", todo=todo)
+            return kind(f"{server}{says}: error {code}: {reason}", todo=_WAYS_IN.get(code, ""))
     said = statement[:_SHOWN_BYTES_MAX].decode(errors="replace")
     return SqlRefused(code, reason, f"{server} refuses {said}: " if said else "")
 

@@ -45,11 +45,10 @@ class LaneSink(MySqlSink):
     def __init__(
         self, server: MySqlServer, cluster_id: int, options: MySqlSinkOptions, lane: OneLane
     ) -> None:
-        super().__init__(server, cluster_id, replace(options, trash=None), Random())
-        self._lane = lane
-        note = self._store.first_shape
+        own = replace(options, trash=None, has_positions=False)
+        super().__init__(server, cluster_id, own, Random())
+        self._lane, note = lane, self._store.first_shape
         self._tables = Tables(options.shapes, self._described, self.flush, note)
-        self._positions = None
         self.met: Ddl | None = None
         """The DDL at which it ended."""
         self._given_ts = NO_TS
@@ -74,8 +73,7 @@ class LaneSink(MySqlSink):
         self._tables.begin({}, MAX_TS)
         context = replace(self._context, lanes=len(lanes))
         writer = RowWriter(number, context)
-        stored = [position] * len(lanes)
-        gatherer = Gatherer(stored, context.limits, self._known_after, number)
+        gatherer = Gatherer([position] * len(lanes), context.limits, self._known_after, number)
         self._applier = LaneApplier([writer], gatherer, [position])
         await writer.open()
         return self._lane.checkpoint

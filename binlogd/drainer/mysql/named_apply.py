@@ -255,7 +255,7 @@ class _Run:
         try:
             done = await self._session.run(statement)
             if done.warnings:
-                await self._look_at_warnings(statement, self._table)
+                await self._look_at_warnings(self._table)
         except SqlRefused as error:
             shown = statement.decode("utf-8", "replace")
             raise error.of_rows(self._commit_ts, shortened(shown)) from error
@@ -263,14 +263,11 @@ class _Run:
             self.missing[self._table.label] += max(0, len(self._pieces) - done.affected)
         self._pieces, self._size_bytes = [], 0
 
-    async def _look_at_warnings(self, statement: bytes, table: NamedTable) -> None:
+    async def _look_at_warnings(self, table: NamedTable) -> None:
         changed = changed_value(await self._session.warnings(), table.members)
         if changed is not None:
-            refused = SqlRefused(
-                changed.code, f"the downstream would change a value: {changed.message}"
-            )
-            shown = shortened(statement.decode("utf-8", "replace"))
-            raise refused.of_rows(self._commit_ts, shown)
+            reason = f"the downstream would change a value: {changed.message}"
+            raise SqlRefused(changed.code, reason)
 
 
 def _is_of_database(statement: str) -> bool:

@@ -63,81 +63,69 @@ class NamedTable:
 
     def _write(self, row: NamedRow) -> Piece:
         verb = b"REPLACE" if self._is_safe else b"INSERT"
-        written = [(column, there) for column, there in self._known(row) if not there.is_generated]
-        names = tuple(column.name for column, _ in written)
+        written = [column for column, _ in self._written(row)]
+        names = tuple(column.name for column in written)
         head = self._heads.get((verb, names))
         if head is None:
             head = self._heads[verb, names] = sql.write_head(verb, self._name, names)
-        literals = [value_literal(column.new, column.mysql_type) for column, _ in written]
+        literals = [value_literal(column.new, column.mysql_type) for column in written]
         return Piece(head, b"(" + b",".join(literals) + b")")
 
     def _update(self, row: NamedRow) -> Piece:
         pairs = [
             (column.name, value_literal(column.new, column.mysql_type))
-            for column, there in self._known(row)
-            if not there.is_generated
+            for column, _ in self._written(row)
         ]
         statement = b"UPDATE " + self._name + b" SET " + sql.assignments(pairs)
         return Piece(b"", statement + self._where(row), finds_row=True)
 
     def _delete(self, row: NamedRow) -> Piece:
         key = self._key_of(row, is_new=False)
-        found_by = [self._columns[name] for name, _ in key]
+        found_by = [there for there, _ in key]
         is_alone = len(key) == 1 and found_by[0].data_type != "set"
         if is_alone or (key and all(each.is_found_in_lists for each in found_by)):
             head = sql.delete_head(self._name, [each.name for each in found_by])
             return Piece(head, sql.tuple_of([literal for _, literal in key]), finds_row=True)
-        statement = b"DELETE FROM " + self._name + self._where(row)
-        return Piece(b"", statement, finds_row=True)
+        return Piece(b"", b"DELETE FROM " + self._name + self._where(row), finds_row=True)
 
     def _where(self, row: NamedRow) -> bytes:
         key = self._key_of(row, is_new=False)
         if key:
-            found_by = [(self._columns[name], each) for name, each in key]
-            conditions = [
-                sql.is_value(there.name, there.data_type, each) for there, each in found_by
-            ]
+            conditions = [sql.is_value(there.name, there.data_type, each) for there, each in key]
         else:
-            conditions = [
-                self._equals(column, there)
-                for column, there in self._known(row)
-                if not there.is_generated
-            ]
+            conditions = [self._equals(column, there) for column, there in self._written(row)]
         return b" WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
 
-    def _key_of(self, row: NamedRow, *, is_new: bool) -> list[tuple[str, bytes]]:
+    def _key_of(self, row: NamedRow, *, is_new: bool) -> list[tuple[DownstreamColumn, bytes]]:
         """The first unique key that has a value in all of its columns; [] if none has."""
         held = {column.name.lower(): column for column in row.columns}
         for key in self._keys:
-            found: list[tuple[str, bytes]] = []
+            found: list[tuple[DownstreamColumn, bytes]] = []
             for name in key:
                 column = held.get(name)
                 value = None if column is None else column.new if is_new else column.old
                 if column is None or value is None:
                     break
-                found.append((name, value_literal(value, column.mysql_type)))
+                found.append((self._columns[name], value_literal(value, column.mysql_type)))
             else:
                 return found
         return []
 
-    def _known(self, row: NamedRow) -> Iterator[tuple[NamedColumn, DownstreamColumn]]:
+    def _written(self, row: NamedRow) -> Iterator[tuple[NamedColumn, DownstreamColumn]]:
+        """The columns that the table has, but for those that the server computes."""
         for column in row.columns:
             there = self._columns.get(column.name.lower())
             if there is None:
                 self.left_out.add(column.name)
-            else:
+            elif not there.is_generated:
                 yield column, there
 
     def _equals(self, column: NamedColumn, there: DownstreamColumn) -> bytes:
         """Exactly this value, NULL included; text by its bytes, whatever the collation says."""
-        name, literal = sql.ident(column.name), value_literal(column.old, column.mysql_type)
-        if literal == sql.NULL:
-            return name + b" IS NULL"
-        if there.is_json:
-            return name + b" = CAST(" + literal + b" AS JSON)"
+        literal = value_literal(column.old, column.mysql_type)
         plain = sql.is_value(there.name, there.data_type, literal)
-        is_text = isinstance(column.old, bytes) and literal.startswith(b"'")
-        return plain + sql.as_bytes(name, literal) if is_text else plain
+        is_text = isinstance(column.old, bytes)
+        return sql.equals(column.name, literal, plain=plain, is_text=is_text, is_json=there.is_json)
 
 
 def value_literal(value: Value, mysql_type: str) -> bytes:
@@ -147,8 +135,7 @@ def value_literal(value: Value, mysql_type: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _renderer(mysql_type: str) -> Callable[[Value], bytes]:
-    is_decimal = mysql_type == "decimal"
-    return sql.renderer_of(is_binary=is_binary(mysql_type), is_decimal=is_decimal)
+    return sql.renderer_of(is_binary=is_binary(mysql_type), is_decimal=mysql_type == "decimal")
 
 
 def is_binary(mysql_type: str) -> bool:

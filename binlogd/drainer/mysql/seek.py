@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from binlogd.drainer import sql
 from binlogd.drainer.mysql.connection import SqlSession
-from binlogd.drainer.rows.parts import Part, RunKind, Statement
+from binlogd.drainer.rows.parts import Part, RunKind, Statement, changes_in
 from binlogd.drainer.rows.shape import Mode
 from binlogd.drainer.rows.target import Reader, RowStatement, Target, key_text
 from binlogd.errors import RowNotFound
@@ -86,17 +86,13 @@ class Sought(NamedTuple):
 
 def sought_by(statement: Statement, part: Part) -> Sought | None:
     """The row that a statement of a part is about, the last one that is changed by these words."""
-    for dml in reversed(part.txns):
-        for change in dml.changes:
-            if change.table.info.id != statement.target.table_id:
-                continue
-            reader, rows = Reader(change.table, statement.target), change.mutation
-            for row in rows.updated:
-                if reader.update_statement(row) == statement.text:
-                    return Sought(dml.commit_ts, reader, row, is_update=True)
-            for row in rows.deleted:
-                if reader.delete_statement(row) == statement.text:
-                    return Sought(dml.commit_ts, reader, row, is_update=False)
+    for commit_ts, reader, rows in changes_in(reversed(part.txns), statement.target):
+        for row in rows.updated:
+            if reader.update_statement(row) == statement.text:
+                return Sought(commit_ts, reader, row, is_update=True)
+        for row in rows.deleted:
+            if reader.delete_statement(row) == statement.text:
+                return Sought(commit_ts, reader, row, is_update=False)
     return None
 
 
@@ -124,25 +120,21 @@ def keyed_changes(target: Target, part: Part) -> KeyedChanges:
     """All of them, read once more."""
     key_of: dict[bytes, bytes] = {}
     first: dict[bytes, Sought | None] = {}
-    for dml in part.txns:
-        for change in dml.changes:
-            if change.table.info.id != target.table_id:
+    for commit_ts, reader, rows in changes_in(part.txns, target):
+        decode = reader.decoded
+        for kind, data in rows_of(rows):
+            if kind == DELETE:
+                old = key_text(decode.delete(data))
+                first.setdefault(old, Sought(commit_ts, reader, data, is_update=False))
                 continue
-            reader = Reader(change.table, target)
-            decode = reader.decoded
-            for kind, data in rows_of(change.mutation):
-                if kind == DELETE:
-                    old = key_text(decode.delete(data))
-                    first.setdefault(old, Sought(dml.commit_ts, reader, data, is_update=False))
-                    continue
-                if kind == UPDATE:
-                    before, after, row = decode.update(data)
-                    sought = Sought(dml.commit_ts, reader, data, is_update=True)
-                    first.setdefault(key_text(before), sought)
-                else:
-                    after, row = decode.insert(data)
-                key_of[row] = key_text(after)
-                first.setdefault(key_text(after), None)
+            if kind == UPDATE:
+                before, after, row = decode.update(data)
+                sought = Sought(commit_ts, reader, data, is_update=True)
+                first.setdefault(key_text(before), sought)
+            else:
+                after, row = decode.insert(data)
+            key_of[row] = key_text(after)
+            first.setdefault(key_text(after), None)
     return KeyedChanges(key_of, first)
 
 

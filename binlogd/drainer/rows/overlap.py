@@ -12,26 +12,19 @@ likes): with one in a table, on either side, that table is not shared either.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import NamedTuple
 
 from binlogd.drainer.rows.parts import Part
 from binlogd.drainer.rows.plan import Key
 from binlogd.drainer.rows.target import Target
 
 
-class StatementSplit(NamedTuple):
-    """See the module. Both are for their statements only."""
-
-    early: Part
-    late: Part
-
-
-def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> StatementSplit:
-    """`bound` are tables (quoted names) of which two parts never write at once."""
+def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> tuple[Part, Part]:
+    """`early` and `late`, see the module; both are for their statements only. `bound` are tables
+    (quoted names) of which two parts never write at once."""
     others = list(ahead)
     # a trigger may write to any table
     if any(target.shape.has_triggers for each in [part, *others] for target in each.runs):
-        return StatementSplit(Part(), part)
+        return Part(), part
     early, late = Part(), Part()
     for target, runs in part.runs.items():
         is_met = any(target.name == other.name for each in others for other in _targets(each))
@@ -48,7 +41,7 @@ def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> StatementSpli
             rest = {key: row for key, row in states.items() if key not in met}
             if rest:
                 early.merged[target] = rest
-    return StatementSplit(early, late)
+    return early, late
 
 
 def _keys_met(

@@ -18,7 +18,7 @@ parts: of rows that go to other lanes no more is decoded than the key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -157,14 +157,18 @@ class Part:
 
 def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
     """The last transaction in a part that made this item; the part's first if none is found."""
-    for dml in reversed(part.txns):
-        for change in dml.changes:
-            if change.table.info.id == statement.target.table_id:
-                reader = Reader(change.table, statement.target)
-                made = _items(change.mutation, reader, statement.kind)
-                if any(item == each for each in made):
-                    return dml.commit_ts
+    for commit_ts, reader, rows in changes_in(reversed(part.txns), statement.target):
+        if any(item == each for each in _items(rows, reader, statement.kind)):
+            return commit_ts
     return part.first_ts
+
+
+def changes_in(txns: Iterable[Dml], target: Target) -> Iterator[tuple[Tso, Reader, Mutation]]:
+    """What each of these transactions changes in a table, and how that is read."""
+    for dml in txns:
+        for change in dml.changes:
+            if change.table.info.id == target.table_id:
+                yield dml.commit_ts, Reader(change.table, target), change.mutation
 
 
 def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]:

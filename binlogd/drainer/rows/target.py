@@ -15,7 +15,7 @@ from binlogd.drainer.rows.literals import laid_out
 from binlogd.drainer.rows.plan import Decoders, Key, generic
 from binlogd.drainer.rows.shape import Mode, Shape
 from binlogd.tidb.columns import Value
-from binlogd.tidb.kinds import INSERT, UPDATE, Tp
+from binlogd.tidb.kinds import INSERT, STRING_TYPES, UPDATE, Tp
 from binlogd.tidb.layout import UNEXPECTED_LAYOUT
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
@@ -148,10 +148,13 @@ class Reader:
 
     def equals(self, column: Column, value: Value, *, is_key: bool) -> bytes:
         """A condition that a row has this value; of a key as the key compares."""
+        literal = self._renderers[column.id](value)
+        plain = sql.compared(column) + b" = " + literal
         if is_key:
-            return sql.compared(column) + b" = " + self._renderers[column.id](value)
+            return plain
+        is_text = column.field_type.tp in STRING_TYPES
         is_json = column.name.lower() in self.target.shape.json_names
-        return sql.equals(column, self._renderers[column.id](value), is_json=is_json)
+        return sql.equals(column.name, literal, plain=plain, is_text=is_text, is_json=is_json)
 
     def _change(self, head: bytes, values: dict[int, Value]) -> RowStatement:
         shape = self.target.shape

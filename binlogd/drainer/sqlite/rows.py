@@ -111,15 +111,12 @@ class SqliteRowWriter:
         self, old: Mapping[int, Value], new: Mapping[int, Value]
     ) -> Iterator[SqliteStatement]:
         after = _stored(self._storers, new)
-        if not self.has_key:
-            yield SqliteStatement(
-                self._update, after + _stored(self._storers, old), must_match=True
-            )
-        elif any(old[each] != new[each] for each, _ in self._key if each in old):
+        is_moved = any(old[each] != new[each] for each, _ in self._key if each in old)
+        if is_moved:
             yield self._deleted(old)
-            yield SqliteStatement(self._put, after, must_match=False)
-        elif self._must_match:
-            yield SqliteStatement(self._update, after + _stored(self._key, old), must_match=True)
+        if self._must_match and not is_moved:
+            known = _stored(self._key or self._storers, old)
+            yield SqliteStatement(self._update, after + known, must_match=True)
         else:
             yield SqliteStatement(self._put, after, must_match=False)
 

@@ -174,8 +174,9 @@ class SqliteSink:
         row_bytes = size_of(mutation) // max(len(mutation.sequence), 1)
         slice_rows = max(1, min(SLICE_ROWS, SLICE_BYTES // max(row_bytes, 1)))
         try:
-            writer = await self._writer(change.table, commit_ts)
-            run: _Run | None = None
+            if self._catalog.get(change.table.info.id) is None:
+                await self._take_in(change.table, commit_ts)
+            writer, run = self._writers.of(change.table), None
             for one in writer.changes(mutation):
                 if self._rows_made >= slice_rows:
                     await self._execute_made()
@@ -203,11 +204,6 @@ class SqliteSink:
             self._rows_not_found += 1
             if self._rows_not_found <= WARNINGS_SHOWN_MAX:
                 log.warning("row_not_found", rule=self._row_not_found.value, cause=error.message)
-
-    async def _writer(self, table: TableAt, commit_ts: Tso) -> SqliteRowWriter:
-        if self._catalog.get(table.info.id) is None:
-            await self._take_in(table, commit_ts)
-        return self._writers.of(table)
 
     def _new_writer(self, table: TableAt) -> SqliteRowWriter:
         held = self._catalog.get(table.info.id)
