@@ -305,8 +305,12 @@ def _backfilled(at: TableAt, changes: Iterable[Mutation], added: frozenset[str])
     if not key:
         return None
     try:
-        for mutation in changes:
-            _follow(decoder, mutation, key, lasting)
+        for mutation in changes:  # each moves the last states of rows on, in their order
+            for kind, old, new in changes_of(mutation, decoder):
+                if kind != INSERT:
+                    lasting.pop(tuple(old[each] for each in key), None)
+                if kind != DELETE:
+                    lasting[tuple(new[each] for each in key)] = new
     except CorruptRow:
         return None
     columns = [column.id for column in info.columns if column.name in added]
@@ -318,20 +322,6 @@ def _backfilled(at: TableAt, changes: Iterable[Mutation], added: frozenset[str])
             handle = 0 if info.has_hidden_id else None
             updated.append(encode_update(info, before, values, handle=handle))
     return Mutation(info.id, [], updated, [], bytes([UPDATE]) * len(updated))
-
-
-def _follow(
-    decoder: RowDecoder,
-    mutation: Mutation,
-    key: tuple[int, ...],
-    lasting: dict[tuple[Value, ...], Values],
-) -> None:
-    """Moves the last states of rows on by the changes of one transaction, in their order."""
-    for kind, old, new in changes_of(mutation, decoder):
-        if kind != INSERT:
-            lasting.pop(tuple(old[each] for each in key), None)
-        if kind != DELETE:
-            lasting[tuple(new[each] for each in key)] = new
 
 
 def _key_columns(info: Table) -> tuple[int, ...]:

@@ -107,8 +107,7 @@ class KnownLateCommits:
             silent = ""
             if left:
                 left, silent = await self._lacking(left, await members(sources))
-            lacking = {each.commit_ts for each in left}
-            dealt_with = {each.commit_ts for each in found} - lacking
+            dealt_with = {each.commit_ts for each in found} - {each.commit_ts for each in left}
             if dealt_with:
                 log.info("late_commits_dealt_with", count=len(dealt_with), left=len(left))
                 self._pulled = {late: of for late, of in self._pulled.items() if late in left}

@@ -5,7 +5,7 @@ Source: tidb-binlog drainer/metrics.go.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -81,17 +81,14 @@ class DrainerMeasures:
         self.skipped = self._undecodable = 0
         self._execute_s = Histogram(_SECONDS)
         self._checkpoint_delay_s = Histogram(_DELAY_SECONDS)
-        self._reach_s: dict[str, Histogram] = {}
-        self._read_size: dict[str, SizeHistogram] = {}
+        self._reach_s = defaultdict[str, Histogram](lambda: Histogram(_SECONDS))
+        self._read_size = defaultdict[str, SizeHistogram](lambda: SizeHistogram(_BINLOG_SIZES))
         self._ddls: deque[SubmittedDdl] = deque(maxlen=DDLS_KEPT)
 
     def pulled(self, source: str, pulled: Pulled, wall_ms: int) -> None:
         """A source gave binlogs. The oldest of them stands for how long all of them took."""
         if not pulled.binlogs:
             return
-        if source not in self._reach_s:
-            self._reach_s[source] = Histogram(_SECONDS)
-            self._read_size[source] = SizeHistogram(_BINLOG_SIZES)
         if self.slow is not None:
             self.slow.pulled(pulled, wall_ms)
         age_s = max(0, wall_ms - physical_ms(pulled.binlogs[0].commit_ts)) / 1000

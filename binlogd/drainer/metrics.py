@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from binlogd.drainer.ddl.trash_names import TrashStatistics
 from binlogd.drainer.measures import DrainerMeasuresStatistics, FileStatistics
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.statistics import DrainerState, DrainerStatistics
@@ -229,6 +228,7 @@ def drainer_status(
     """`newest` is the newest commit_ts that arrived anywhere; `node_state` is what operators have
     made of the Drainer."""
     sink = now.sink or SinkStatistics()
+    trash = sink.trash
     failure = now.failure if now.state is not DrainerState.RUNNING else None
     return DrainerStatus(
         state=now.state.value,
@@ -258,7 +258,9 @@ def drainer_status(
         lanes=sink.lane_ts,
         last_ddls=now.measures.ddls,
         busy_tables=now.measures.busy_tables,
-        trash=_trash(sink.trash) if sink.trash is not None else TrashStatus(),
+        trash=TrashStatus(trash.tables, trash.oldest_ts, trash.dropped, trash.last_error)
+        if trash
+        else TrashStatus(),
         downstream=downstream,
     )
 
@@ -273,7 +275,3 @@ def _source(now: SourcePosition, newest: Tso) -> SourceStatus:
         silent_s=round(now.silent_s, 3),
         trouble=now.trouble,
     )
-
-
-def _trash(now: TrashStatistics) -> TrashStatus:
-    return TrashStatus(now.tables, now.oldest_ts, now.dropped, now.last_error)

@@ -62,8 +62,7 @@ async def read_relay(disk: Disk, directory: Path, after: Tso) -> Relay:
     files = list(chain[covering[-1] :])
     path, is_last = directory / file_name(files[0].suffix), len(files) == 1
     head = await anext(spans(disk, path, files[0].size_bytes, is_last=is_last))
-    snapshot = await _body(disk, path, head)
-    return Relay(snapshot, head.commit_ts, _batches(disk, directory, files))
+    return Relay(await _body(disk, path, head), head.commit_ts, _batches(disk, directory, files))
 
 
 async def _batches(

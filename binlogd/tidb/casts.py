@@ -147,10 +147,7 @@ def to_double(old: Column, new: Column) -> Cast | None:
 def to_float(old: Column, new: Column) -> Cast | None:
     """A double, narrowed."""
     double = to_double(old, new)
-    if double is None:
-        return None
-
-    return lambda value: single(_float(double(value)))
+    return None if double is None else lambda value: single(_float(double(value)))
 
 
 def _number_of(old: Column) -> Callable[[Value], Decimal] | None:

@@ -130,14 +130,9 @@ def _meant(
         return other
     if not keyword.says("REFERENCES") or made is None:
         return None
-    return next(
-        (
-            Named(database, table)
-            for database, table in made.references
-            if database and table.lower() == names[0].text.lower()
-        ),
-        None,
-    )
+    named = [Named(*each) for each in made.references]
+    wanted = names[0].text.lower()
+    return next((each for each in named if each.database and each.table.lower() == wanted), None)
 
 
 def _called(word: Word, name: str) -> Iterator[Edit]:

@@ -211,9 +211,8 @@ def _does_nothing(statement: str, dialect: Dialect) -> bool:
 def _for_mysql(statement: str, left_out: list[str]) -> str:
     # TiDB before 4.0 hid it from every MySQL of its time: MySQL 9 would read it
     statement = _without_marked(statement, "/*!90000".__eq__)
-    for edit in (_without_sequences, _without_temporary, _as_alter):
+    for edit in (_without_sequences, _without_temporary, _as_alter, _with_marked_conditions):
         statement = edit(statement)
-    statement = _with_marked_conditions(statement)
     statement = _with_marked_visibility(_with_marked_parts(statement, left_out))
     return with_names_quoted(with_marked_words(statement, left_out))
 

@@ -287,10 +287,8 @@ class DdlReplay:
             and not (table.is_view or table.is_sequence or table.references)
             and not self._is_referred_to(name)
         ]
-        is_database = job.type == ActionType.DROP_SCHEMA
-        return self._trash.put_aside(
-            job, tables, then=self._schema_drops(effect) if is_database else ()
-        )
+        then = self._schema_drops(effect) if job.type == ActionType.DROP_SCHEMA else ()
+        return self._trash.put_aside(job, tables, then)
 
     def _is_referred_to(self, name: Named) -> bool:
         key = name.database.lower(), name.table.lower()
@@ -317,8 +315,7 @@ class DdlReplay:
             text = self._calls.exact(text, effect.name.database, job.table, effect.other)
             if job.table is not None and not has_zone(job):
                 text = with_timestamps_in_utc(text, job.table)
-            is_made = job.type in _CREATES
-            made_in = self._made_in(effect.name) if is_made else []
+            made_in = self._made_in(effect.name) if job.type in _CREATES else []
             texts = [self._explicit(text, job.table, job.database)]
             if self._dialect is Dialect.MYSQL and job.type in ADDS_COLUMNS:
                 texts = with_old_values(texts[0], job)

@@ -98,12 +98,9 @@ class FileSink:
             await self._open_tail(savepoint)
             if savepoint is None and self._written_ts == NO_TS:  # so that the first may be torn
                 await self.save(Checkpoint(NO_TS))
-        checkpoint = savepoint.checkpoint if savepoint else None
-        if checkpoint is not None and checkpoint.commit_ts == NO_TS:
-            checkpoint = None  # nobody has got that far yet
-        saved_ts = checkpoint.commit_ts if checkpoint else NO_TS
-        self._pending.begin(max(self._written_ts, saved_ts))
-        return checkpoint
+        checkpoint = savepoint.checkpoint if savepoint else Checkpoint(NO_TS)
+        self._pending.begin(max(self._written_ts, checkpoint.commit_ts))
+        return checkpoint if checkpoint.commit_ts > NO_TS else None  # nobody has got anywhere yet
 
     async def _load(self) -> Savepoint | None:
         sizes = await self._disk.sizes(self._savepoint.parent)

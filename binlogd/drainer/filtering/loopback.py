@@ -38,8 +38,7 @@ class LoopControl:
 
     def is_mark(self, table: TableAt) -> bool:
         """Whether this is the table of the marks."""
-        is_named = table.info.name.lower() == MARK_TABLE
-        return is_named and table.database.lower() == MARK_DATABASE
+        return (table.database.lower(), table.info.name.lower()) == (MARK_DATABASE, MARK_TABLE)
 
     def has_own(self, table: TableAt, mutation: Mutation, commit_ts: Tso) -> bool:
         """Whether a row of the mark table is of this channel. Raises RowMismatch."""
@@ -84,9 +83,7 @@ class LoopControl:
 
 def _channels(table: TableAt, mutation: Mutation) -> Iterator[Value]:
     """The channel of each row, before and after. Raises CorruptRow."""
-    number = next(
-        (each.id for each in table.info.columns if each.name.lower() == "channel_id"), None
-    )
+    number = {each.name.lower(): each.id for each in table.info.columns}.get("channel_id")
     if number is None:
         raise CorruptRow("the mark table has no column channel_id")
     for kind, old, new in changes_of(mutation, RowDecoder(table)):

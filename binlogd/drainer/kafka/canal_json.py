@@ -140,8 +140,7 @@ class _Shape:
 
     def __init__(self, table: TableAt) -> None:
         columns = table.info.stored_columns()
-        keys = key_columns(table.info)
-        self.key_names = [each.name for each in keys] or None
+        self.key_names = [each.name for each in key_columns(table.info)] or None
         self.sql_types = {each.name: _jdbc(each) for each in columns}
         self.mysql_types = {each.name: _type_name(each) for each in columns}
         self.columns = ColumnWriters(table.info, _writer)

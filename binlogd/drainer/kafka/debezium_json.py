@@ -27,11 +27,7 @@ class DebeziumJson:
 
     def __init__(self, *, has_schemas: bool = False) -> None:
         self.of_table = PerTable[EncodedTable](partial(_Table, has_schemas=has_schemas)).of
-        self._ddl = _Beside(ddl_schema() if has_schemas else None)
-
-    def ddl(self, document: Document) -> bytes:
-        """See Encoding."""
-        return self._ddl.encode(document)
+        self.ddl = _Beside(ddl_schema() if has_schemas else None).encode
 
 
 class _Beside:

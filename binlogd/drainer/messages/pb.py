@@ -136,15 +136,11 @@ _USE = re.compile(r"\s*use\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*;", re.IGNORECASE
 
 def without_use(text: str) -> NamedDdl:
     """The statement of a DDL text, and the database that a leading `use` names."""
-    match = _USE.match(text)
-    if match is None:
-        return NamedDdl("", _without_end(text))
-    database = match[1].replace("``", "`") if match[1] else match[2]
-    return NamedDdl(database, _without_end(text[match.end() :]))
-
-
-def _without_end(statement: str) -> str:
-    return statement.strip().rstrip(";").rstrip()
+    match, database = _USE.match(text), ""
+    if match is not None:
+        database = match[1].replace("``", "`") if match[1] else match[2]
+        text = text[match.end() :]
+    return NamedDdl(database, text.strip().rstrip(";").rstrip())
 
 
 _HEADS_KEPT_MAX = 10_000

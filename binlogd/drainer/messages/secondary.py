@@ -142,18 +142,9 @@ class _Table:
             raise ValueError("an update without the old row")
         old = {RowKind.INSERT: nothing, RowKind.DELETE: values}.get(kind, before or nothing)
         new = nothing if kind is RowKind.DELETE else values
-        return NamedRow(
-            self._database,
-            self._name,
-            kind,
-            tuple(
-                NamedColumn(name, mysql_type, before_it, after_it)
-                for (name, mysql_type), before_it, after_it in zip(
-                    self._columns, old, new, strict=True
-                )
-            ),
-            self._keys,
-        )
+        told = zip(self._columns, old, new, strict=True)
+        columns = tuple(NamedColumn(*column, was, now) for column, was, now in told)
+        return NamedRow(self._database, self._name, kind, columns, self._keys)
 
     def _values(self, row: _Part) -> list[Value]:
         columns = [part for part in _parts_of(self._payload, row) if part.number == 1]

@@ -68,10 +68,8 @@ class SecondaryEncoder:
     def _row(self, values: Mapping[int, Value], *, is_whole: bool) -> bytes:
         return b"".join(
             [
-                write(values[column_id])
-                if column_id in values
-                else (missing if is_whole else _NULL)
-                for column_id, write, missing in self._columns
+                write(values[each]) if each in values else (missing if is_whole else _NULL)
+                for each, write, missing in self._columns
             ]
         )
 
@@ -114,9 +112,8 @@ def _unique_keys(info: Table) -> Iterator[tuple[str, list[str]]]:
     if handle is not None:
         yield "PRIMARY", [handle.name]
     for index in info.indexes:
-        if index.is_unique or index.is_primary:
-            if index.name.upper() == "PRIMARY" and handle is not None:
-                continue
+        is_told = index.name.upper() == "PRIMARY" and handle is not None
+        if (index.is_unique or index.is_primary) and not is_told:
             yield index.name, [part.name for part in index.columns]
 
 

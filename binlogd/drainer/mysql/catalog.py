@@ -36,18 +36,16 @@ async def table_of(session: SqlSession, database: str, table: str) -> Downstream
         + there
         + b" AND non_unique = 0 ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
     )
-    triggers = await session.rows(
-        b"SELECT COUNT(*), VERSION() FROM information_schema.triggers WHERE trigger_schema = "
-        + sql.text(database)
-        + b" AND event_object_table = "
-        + sql.text(table)
+    ((triggers, version),) = await session.rows(
+        b"SELECT COUNT(*), VERSION() FROM information_schema.triggers WHERE trigger_schema = %b"
+        b" AND event_object_table = %b" % (sql.text(database), sql.text(table))
     )
     return DownstreamTable(
         tuple(map(_column, columns)),
         _keys(parts),
-        has_triggers=triggers[0][0] > 0,
+        has_triggers=triggers > 0,
         is_versioned=str(kinds[0][0]).upper() == "SYSTEM VERSIONED",
-        calls_row=_calls_row(str(triggers[0][1])),
+        calls_row=_calls_row(str(version)),
         is_rolled_back=str(kinds[0][1]).lower() not in _WITHOUT_ROLLBACK,
     )
 

@@ -470,7 +470,12 @@ class MySqlSink:
         if ddl.session_database:
             await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
         for setting in settings:
-            await self._set(session, setting)
+            try:
+                await self._patiently(session, setting.statement.encode())
+            except SqlRefused:
+                if not setting.otherwise:
+                    raise
+                await self._patiently(session, setting.otherwise.encode())
         loop = self._options.loop
         sent = (loop.marked(text) if loop is not None else text).encode("utf-8", "surrogateescape")
         if not is_lax:
@@ -503,7 +508,9 @@ class MySqlSink:
         """What to execute instead of a refused statement, "" for nothing; or the statement."""
         other = text
         if error.code == ROW_TOO_LARGE:
-            other = _with_long_text(ddl, text)
+            indexes = ddl.job.table.indexes if ddl.job.table else ()
+            indexed = (part.name.lower() for index in indexes for part in index.columns)
+            other = with_long_text(text, indexed)
         elif error.code in NO_FOREIGN_KEY:
             other = without_foreign_keys(text)
         if other != text:
@@ -515,9 +522,7 @@ class MySqlSink:
     def _forgive(self, ddl: Ddl, text: str, error: SqlRefused, again: PendingDdl | None) -> None:
         """Raises StatementRejected for an error that does not say that all is done."""
         forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
-        if ddl.takes_back:
-            forgiven = frozenset()
-        if error.code not in forgiven:
+        if ddl.takes_back or error.code not in forgiven:
             raise error.of_ddl(ddl.commit_ts, shortened(text)) from error
         log.warning(
             "ddl_forgiven",
@@ -526,14 +531,6 @@ class MySqlSink:
             code=error.code,
             reason=error.reason,
         )
-
-    async def _set(self, session: SqlSession, setting: session_clock.Setting) -> None:
-        try:
-            await self._patiently(session, setting.statement.encode())
-        except SqlRefused:
-            if not setting.otherwise:
-                raise
-            await self._patiently(session, setting.otherwise.encode())
 
     async def _patiently(self, session: SqlSession, statement: bytes) -> Done:
         """Runs a statement of any length, again when it met another one."""
@@ -556,11 +553,3 @@ class MySqlSink:
         raise DownstreamUnavailable(
             f"{self._server}: connection {begun.session_id} is still at the DDL that was begun"
         )
-
-
-def _with_long_text(ddl: Ddl, text: str) -> str:
-    table = ddl.job.table
-    names = {
-        part.name.lower() for index in (table.indexes if table else ()) for part in index.columns
-    }
-    return with_long_text(text, names)

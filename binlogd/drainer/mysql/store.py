@@ -237,8 +237,7 @@ class MySqlStore:
         noted: dict[int, str] = {}
         if restart.is_level:
             statements = (*statements, self.progress.forget_shapes())
-            level = (LanePosition(restart.high_ts),) * lanes
-            restart = restart._replace(lanes=level)
+            restart = restart._replace(lanes=(LanePosition(restart.high_ts),) * lanes)
         else:
             shapes = await session.rows(self.progress.shapes())
             noted = {int(table_id): str(shape) for table_id, shape in shapes}

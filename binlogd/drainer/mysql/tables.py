@@ -69,9 +69,8 @@ class Tables:
         StatementRejected, ConfigError, DownstreamUnavailable."""
         readers = []
         for change in dml.changes:
-            reader = self._readers.get(id(change.table))
-            if reader is None:
-                reader = await self._new_reader(change.table, dml.commit_ts)
+            known = self._readers.get(id(change.table))
+            reader = known or await self._new_reader(change.table, dml.commit_ts)
             if reader is None:
                 return None
             readers.append(reader)
@@ -79,8 +78,7 @@ class Tables:
 
     async def _new_reader(self, table: TableAt, commit_ts: Tso) -> Reader | None:
         target = self._targets.get(table.info.id)
-        is_same = target is not None and target.database == table.database
-        if target is None or target.info is not table.info or not is_same:
+        if target is None or target.info is not table.info or target.database != table.database:
             if target is not None:  # its rows may wait under the old shape
                 await self._flush()
             target = await self._new_target(table, commit_ts)

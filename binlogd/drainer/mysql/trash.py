@@ -70,8 +70,7 @@ class TrashBin:
                 await session.run(b"DROP TABLE IF EXISTS " + table, is_long=True)
                 self._now = replace(self._now, dropped=self._now.dropped + 1)
                 log.info("trash_table_dropped", table=name, dropped_upstream_ts=ts)
-            oldest_ts = kept[0] if kept else NO_TS
-            self._now = TrashStatistics(len(kept), oldest_ts, self._now.dropped)
+            self._now = TrashStatistics(len(kept), min(kept, default=NO_TS), self._now.dropped)
         finally:
             session.close()
 

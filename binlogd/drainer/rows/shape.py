@@ -254,10 +254,8 @@ class Shapes(msgspec.Struct, frozen=True):
         """The shape with the lanes and the changes of a former one, in which lanes stand apart,
         written so that it suits what the downstream is now. Raises ConfigError."""
         word, by_key, is_safe, pairs = json.loads(noted)
-        shape, mode = (
-            shape_of(info, downstream, leaves_out_columns=self.leaves_out_columns),
-            Mode(word),
-        )
+        shape = shape_of(info, downstream, leaves_out_columns=self.leaves_out_columns)
+        mode = Mode(word)
         if mode is Mode.ORIGINAL:
             shape = original_shape(shape, downstream, is_safe=bool(is_safe), merges=False)
             return replace(shape, tells_missing=False, reason=AS_BEFORE)
