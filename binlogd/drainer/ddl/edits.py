@@ -97,8 +97,10 @@ def without_foreign_keys(statement: str) -> str:
     first = behind_the_name(found)
     parts = parts_of(found, 2, depth=1) if is_create else parts_of(found, first, depth=0)
     kept = [(a, b) for a, b in parts if not _is_about(found[a:b], "FOREIGN")]
-    if len(kept) == len(parts) or not kept:
-        return statement if kept else ""
+    if len(kept) == len(parts):
+        return statement
+    if not kept:
+        return ""
     text = ", ".join(_whole(statement, found[a].begin, found[b - 1].end) for a, b in kept if a < b)
     begin, end = found[parts[0][0]].begin, found[parts[-1][1] - 1].end
     rest = statement[end:]

@@ -212,7 +212,7 @@ class AvroSchemas:
 
     def ddl(self, document: Document) -> bytes:
         """Not to be asked for: a topic has messages of one schema, those of rows."""
-        raise AssertionError(f"a DDL is no message in Avro (settings/kafka.py): {document}")
+        raise AssertionError(f"a DDL is no message in Avro (settings/effects.py): {document}")
 
     def _made(self, table: TableAt, commit_ts: Tso) -> AvroTable:
         try:

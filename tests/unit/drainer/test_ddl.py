@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from binlogd.drainer.ddl.edits import Dialect, edited
+from binlogd.drainer.ddl.edits import Dialect, edited, without_foreign_keys
 from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit
 from binlogd.drainer.ddl.trash_names import Replay
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
@@ -432,3 +432,22 @@ def test_a_tidb_downstream_is_told_what_the_upstream_was_told() -> None:
 def test_a_default_that_is_no_value_of_its_column_stops() -> None:
     with pytest.raises(UnsupportedDdl, match="has the default 'never'"):
         said(_adding("never"), ADDED)
+
+
+@pytest.mark.parametrize(
+    ("statement", "left"),
+    [
+        ("CREATE TABLE `a` LIKE `b`", "CREATE TABLE `a` LIKE `b`"),
+        (
+            "CREATE TABLE `a` (`id` INT, FOREIGN KEY (`id`) REFERENCES `b`(`id`))",
+            "CREATE TABLE `a` (`id` INT)",
+        ),
+        ("ALTER TABLE `a` ADD FOREIGN KEY (`id`) REFERENCES `b`(`id`)", ""),
+        ("ALTER TABLE `a` ADD COLUMN `c` INT", "ALTER TABLE `a` ADD COLUMN `c` INT"),
+    ],
+)
+def test_only_a_statement_of_foreign_keys_alone_is_nothing_without_them(
+    statement: str, left: str
+) -> None:
+    """What is nothing is passed over: a table that is made like another one was, too."""
+    assert without_foreign_keys(statement) == left
