@@ -19,10 +19,10 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 90_328
+PRODUCT_LINES_MAX = 90_087
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_904
-WALK_LINES_MAX = 7_650
+FUNCTIONS_MAX = 5_864
+WALK_LINES_MAX = 5_000
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {
     "binlogd/drainer/files/log.py": "records of a file sink",
