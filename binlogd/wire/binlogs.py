@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from binlogd.binlog import BinlogType
 from binlogd.tso import Tso
-from binlogd.wire.fields import BYTES, ONE_BYTE, VARINT, each_field, signed, signed32, uvarint
+from binlogd.wire.fields import BYTES, VARINT, each_field, signed, signed32, uvarint
 
 BINLOG: Mapping[int, tuple[str, int]] = {
     1: ("Tp", VARINT),
@@ -60,14 +60,13 @@ def fields_of(payload: bytes, cut_from: _Bytes) -> Fields:
 
 def encode(fields: Fields) -> bytes:
     """The canonical bytes of a binlog."""
-    known: tuple[int | _Bytes | None, ...] = fields[:8]
-    parts: list[_Bytes] = []
-    for number, value in enumerate(known, 1):
-        if isinstance(value, int):
-            parts += (ONE_BYTE[number << 3 | VARINT], uvarint(value))
-        elif value is not None:
-            parts += (ONE_BYTE[number << 3 | BYTES], uvarint(len(value)), value)
-    parts.append(fields.unknown)
+    tp, start_ts, commit_ts, key, value, query, ddl_job_id, ddl_schema_state, unknown = fields
+    parts: list[_Bytes] = [b"\x08", uvarint(tp), b"\x10", uvarint(start_ts)]
+    parts += (b"\x18", uvarint(commit_ts))
+    for tag, content in ((b"\x22", key), (b"\x2a", value), (b"\x32", query)):
+        if content is not None:
+            parts += (tag, uvarint(len(content)), content)
+    parts += (b"\x38", uvarint(ddl_job_id), b"\x40", uvarint(ddl_schema_state), unknown)
     return b"".join(parts)
 
 
