@@ -71,7 +71,8 @@ class SlowTransactions:
             stages = self._queued.popleft()
             if stages.txns is txns:
                 stages.taken_ms = self.now_ms()
-                stages.given_ms = stages.taken_ms - round(took_s * 1000)
+                # rounded down: it was not given before it was in the relay log
+                stages.given_ms = stages.taken_ms - int(took_s * 1000)
                 self._given.append(stages)
                 return
 

@@ -56,6 +56,22 @@ def test_only_what_took_longer_than_the_limit_is_told_with_its_parts() -> None:
     ]
 
 
+def test_a_part_is_not_given_before_it_is_in_the_relay_log() -> None:
+    """Both in the same millisecond, by a clock that tells no more."""
+    traces, clock = Traces(1.0), Clock()
+    slow = SlowTransactions(traces, clock)
+    txn = Dml(compose(T0), compose(T0), 1, ())
+    txns: list[Txn] = [txn]
+    clock.ms = T0 + 10
+    slow.queued(Stages(txns, clock.ms, clock.ms, clock.ms))
+    slow.given(txns, 0.0009)
+    clock.ms = T0 + 2_000
+    slow.applied(txn.commit_ts)
+    (told,) = traces.take()
+    begins = [each.begin_ms for each in told.spans[1:]]
+    assert begins == sorted(begins)
+
+
 def test_what_nobody_takes_has_a_limit_and_half_of_a_trace_is_none() -> None:
     traces = Traces(1.0)
     told = SlowTransaction(Tso(1), [TraceSpan("write", 0, 1)], {})
