@@ -187,7 +187,7 @@ class KnownTables:
         pairs = []
         for number, info in enumerate(infos):
             explicit = texts[number].new_database if texts else ""
-            schema_id = self._schema_id(explicit, session_id) if texts else job.schema_id
+            schema_id = self._schema_id(explicit, session_id)
             old_name = texts[number].old_table if texts else ""
             pairs.append(self._renamed(info, schema_id, job, old_name=old_name))
         return Effect(bool(pairs), self.name_in(job), renamed=tuple(pairs))
