@@ -121,7 +121,7 @@ def changed_columns(statement: str) -> dict[str, str]:
     """New name to old name, both lower-cased, of each CHANGE COLUMN in an ALTER TABLE."""
     found = {}
     all_words = words(statement)
-    for at, word in enumerate(all_words[:-2]):
+    for at, word in enumerate(all_words[:-3]):
         if not word.says("CHANGE"):
             continue
         names = all_words[at + 1 : at + 6]

@@ -226,7 +226,7 @@ def _as_alter(statement: str) -> str:
     rest = found[2 if is_unique else 1 :]
     opening = next((at for at, word in enumerate(rest) if word.text == "("), 0)
     on = next((at for at, word in enumerate(rest[:opening]) if word.says("ON")), 0)
-    if not (found and found[0].says("CREATE") and rest[0].says("INDEX") and on):
+    if not (on and found[0].says("CREATE") and rest[0].says("INDEX")):
         return statement
     if not _has_expression(rest[opening:]):
         return statement
