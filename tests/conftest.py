@@ -132,9 +132,9 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
     if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
         stacks = io.StringIO()
-        every = asyncio.tasks._all_tasks  # type: ignore[attr-defined]  # all_tasks wants a loop
-        for task in [task for task in set(every) if not task.done()]:
-            task.print_stack(file=stacks)
+        for each in gc.get_objects():  # all_tasks wants a loop
+            if isinstance(each, asyncio.Task) and not each.done():
+                each.print_stack(file=stacks)
         report.sections.append(("Tasks that were waiting", stacks.getvalue()))
     return report
 
