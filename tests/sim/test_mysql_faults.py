@@ -108,6 +108,27 @@ async def test_in_one_order_every_state_is_one_that_the_upstream_had(downstream:
     assert seen[-1] == 69
 
 
+@pytest.mark.parametrize("is_transactional", [False, True], ids=["key", "transaction"])
+async def test_a_transaction_that_the_server_took_back_between_two_groups_is_done_anew(
+    downstream: SimMySql, *, is_transactional: bool
+) -> None:
+    """As a Galera node does that gives way to another: the next statement hears of it."""
+    await apply(
+        sink_for(downstream.server(), 3, is_transactional=is_transactional),
+        dml(10, inserted(LEDGER, *((number, 0) for number in range(300)))),
+    )
+    downstream.faults.slow_s = (0.001, 0.001)
+
+    def begun() -> None:
+        downstream.faults.orders = [(b"SAVEPOINT", Fault.SLOW), (b"SAVEPOINT", Fault.DEADLOCK)]
+
+    life = sink_for(downstream.server(), 3, is_transactional=is_transactional)
+    changes = [updated(LEDGER, (number, 0), (number, 1)) for number in range(300)]
+    await live(life, [dml(20 + number, each) for number, each in enumerate(changes)], begun)
+    assert downstream.faults.orders == []
+    assert [row["b"] for row in downstream.rows("s", "ledger")] == [1] * 300
+
+
 # --- the server goes away -----------------------------------------------------------------------
 
 

@@ -216,13 +216,13 @@ class RowWriter:
         done: list[Done] = []
         try:
             await session.run_all([SAVEPOINT, *(each.text for each in group)], done)
-        except (SqlRefused, TryAgain):
-            if not done:
-                self._has_savepoints = False
-                log.info("savepoints_refused", server=str(self.context.server))
-                return await self._run_each(session, group, part)
-            self.at_table = group[len(done) - 1].target.name
-            raise
+        except (SqlRefused, TryAgain) as error:
+            if done or isinstance(error, TryAgain):  # which may have undone what came before
+                self.at_table = group[max(len(done), 1) - 1].target.name
+                raise
+            self._has_savepoints = False
+            log.info("savepoints_refused", server=str(self.context.server))
+            return await self._run_each(session, group, part)
         answered = list(zip(group, done[1:], strict=True))
         warned = [each for each, answer in answered if answer.warnings]
         if warned or any(_is_short(each, answer, part) for each, answer in answered):
