@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -59,6 +60,7 @@ class _HeadJson(msgspec.Struct, frozen=True):
 
 _HEAD = msgspec.json.Decoder(_HeadJson)
 _EVENTS = msgspec.json.Decoder(list[SchemaEvent])
+_BY_TIME = attrgetter("commit_ts")
 
 
 class SchemaLog:
@@ -69,7 +71,8 @@ class SchemaLog:
         self._file: AppendFile | None = None
         self._bases: list[Tso] = []
         self._snapshot_bytes = 0
-        self._last_ts = NO_TS
+        self._after, self._held = NO_TS, set[int]()
+        """What was there where this life begins: all up to a commit_ts, and these."""
 
     async def load(self, checkpoint: Checkpoint) -> SchemaTracker | None:
         """The schema at a checkpoint; None when it is not here, for a reason that was logged."""
@@ -112,19 +115,20 @@ class SchemaLog:
             await self._file.append([encode(head), snapshot_header, *pieces], sync=True)
         self._snapshot_bytes = self._file.size
         self._bases.append(base_ts)
-        self._last_ts = base_ts
+        self._after, self._held = base_ts, set()
         log.info("schema_snapshot_written", base_ts=base_ts, size_bytes=self._snapshot_bytes)
 
     async def append(self, events: Sequence[SchemaEvent]) -> bool:
         """Returns when the events are durable; True when it is time to begin a new file. What is
-        there already (it comes again after a restart) is passed over."""
+        there already (it comes again after a restart) is passed over; a late commit may come
+        between two that are there."""
         assert self._file is not None, "append before begin"
-        fresh = [event for event in events if event.commit_ts > self._last_ts]
+        new = [event for event in events if event.commit_ts > self._after]
+        fresh = [event for event in new if event.commit_ts not in self._held]
         if not fresh:
             return False
         with disk_errors(self._directory):
             await self._file.append([encode(msgspec.json.encode(fresh))], sync=True)
-        self._last_ts = Tso(fresh[-1].commit_ts)
         added = self._file.size - self._snapshot_bytes
         return added > max(_EVENTS_BYTES_MIN, self._snapshot_bytes)
 
@@ -164,7 +168,7 @@ class SchemaLog:
             raise Corrupt(f"{path}: is of commit_ts {head.base_ts}")
         tracker = SchemaTracker.from_snapshot(payloads[1])
         applied = 0
-        for event in events:
+        for event in sorted(events, key=_BY_TIME):
             if event.commit_ts <= checkpoint.commit_ts:
                 tracker.apply(job_from_json(bytes(event.job)), event.schema_state)
                 applied += 1
@@ -180,7 +184,7 @@ class SchemaLog:
             await self._disk.truncate(path, split.consumed)
         self._file = await opened_again(self._disk, path)
         self._snapshot_bytes = end_of(*split.records[1])
-        self._last_ts = Tso(max((event.commit_ts for event in events), default=base_ts))
+        self._after, self._held = checkpoint.commit_ts, {event.commit_ts for event in events}
         log.info(
             "schema_loaded", base_ts=base_ts, size_bytes=len(data), ddls=applied, path=str(path)
         )

@@ -214,3 +214,20 @@ async def test_jobs_side_by_side_that_commit_out_of_their_order_are_kept_in_orde
     assert tracker is not None
     assert shown(tracker) == shown(expected)
     await kept.close()
+
+
+async def test_a_ddl_that_comes_late_in_its_place_is_not_taken_for_one_that_is_there(
+    tmp_path: Path,
+) -> None:
+    """It came too late for the session before, which had logged the one behind it already."""
+    events = ddls("ddl")[:60]
+    before, late, behind = events[:41], events[41], events[42]
+    kept = SchemaLog(tmp_path, PosixDisk())
+    await written(kept, [*before, behind], 20)
+    version = max(job.schema_version for _, _, job in before)
+    assert await kept.load(Checkpoint(before[-1][0], schema_version=version)) is not None
+    for event in (late, behind):
+        await kept.append([SchemaEvent.of(*event)])
+    tracker = await opened(kept, [*before, late, behind])
+    assert tracker is not None
+    assert shown(tracker) == shown(from_history([*before, late, behind]))
