@@ -179,6 +179,18 @@ def decode_entries(body: bytes) -> list[RelayEntry]:
     return entries
 
 
+def commit_tss_in(begin: int, end: int) -> Steps[list[int]]:
+    """Those of the entries of a body that lies there; what an entry holds is stepped over."""
+    found, at = list[int](), begin
+    while at < end:  # ends: what is read has a whole head, or the body is none
+        part, part_at = (yield at, min(CHUNK_BYTES, end - at)), at
+        while at - part_at + _ENTRY.size <= len(part):
+            commit_ts, payload_bytes, job_bytes = _ENTRY.unpack_from(part, at - part_at)
+            found.append(commit_ts)
+            at += _ENTRY.size + payload_bytes + job_bytes
+    return found
+
+
 def _fields(head: bytes) -> tuple[int, int, int, int, int, int] | None:
     """The checksum of the body, kind, file, place, commit_ts and size, where the head matches its
     own checksum."""

@@ -8,8 +8,9 @@ file.
 
 Each file begins with a snapshot of the schema, so that reading can begin at any file. Files that
 continue each other form a chain. When the Drainer begins somewhere that the chain does not cover
-(the checkpoint was set back, or moved on over transactions that never came here), a new chain is
-started, and only the newest chain is ever read.
+(the checkpoint was set back, or moved on over transactions that never came here), or meets a
+transaction that it lacks (a late commit, in its place), a new chain is started, and only the newest
+chain is ever read.
 """
 
 from __future__ import annotations
@@ -24,8 +25,17 @@ import structlog
 
 from binlogd.errors import BinlogdError, CorruptRelay, LogFailed
 from binlogd.host.disk import cut_back, disk_errors, let_go, opened_again
+from binlogd.log.drive import DiskReading
 from binlogd.ports import AppendFile, Disk, DiskLock
-from binlogd.relay.frame import FrameKind, RelayEntry, RelayFile, RelayPos, encode_frame, file_name
+from binlogd.relay.frame import (
+    FrameKind,
+    RelayEntry,
+    RelayFile,
+    RelayPos,
+    commit_tss_in,
+    encode_frame,
+    file_name,
+)
 from binlogd.relay.group import append_group, in_groups
 from binlogd.relay.reader import chain_of, list_files, spans
 from binlogd.tso import NO_TS, Tso
@@ -69,7 +79,9 @@ class RelayWriter:
         self._file: AppendFile | None = None
         self._files: list[RelayFile] = []
         self._head_bytes = 0
-        self._last_ts = NO_TS
+        self._last_ts = self._after = NO_TS
+        self._held = set[int]()
+        """What lies between the two, and comes again."""
         self._entries = self._bytes = 0
         self._last_error = ""
 
@@ -98,6 +110,7 @@ class RelayWriter:
         self._files, headless = await list_files(self._disk, self._directory, comes_again=True)
         if headless is not None:
             await self._disk.remove([self._path(headless)])
+        self._after, self._held = after, set()
         last_ts = await self._cut_tail() if self._files else NO_TS
         chain = chain_of(self._files)
         if chain and chain[0].base_ts <= after <= last_ts:
@@ -108,37 +121,49 @@ class RelayWriter:
         await self._begin_file(FrameKind.START)
 
     async def _cut_tail(self) -> Tso:
-        """The last commit_ts of the log, with its newest file verified and cut where it is torn."""
-        newest = self._files[-1]
-        path = self._path(newest.suffix)
-        last_ts, end = newest.base_ts, 0
-        frames = spans(self._disk, path, newest.size_bytes, is_last=True, comes_again=True)
-        async for frame in frames:
-            self._head_bytes = self._head_bytes or frame.end
-            last_ts, end = frame.commit_ts, frame.end
-        if end < newest.size_bytes:
-            dropped_bytes = newest.size_bytes - end
+        """The last commit_ts of the log, whose newest chain is verified, and cut where it is torn;
+        what it has behind the begin is noted."""
+        for file in chain_of(self._files):
+            path, last_ts, end, self._head_bytes = self._path(file.suffix), file.base_ts, 0, 0
+            is_last = file is self._files[-1]
+            frames = spans(self._disk, path, file.size_bytes, is_last=is_last, comes_again=True)
+            async for frame in frames:
+                self._head_bytes = self._head_bytes or frame.end
+                last_ts, end = frame.commit_ts, frame.end
+                if frame.kind is FrameKind.GROUP and last_ts > self._after:
+                    steps = commit_tss_in(frame.begin, end)
+                    self._held.update(await DiskReading(self._disk, path, steps).ended())
+        if end < file.size_bytes:
+            dropped_bytes = file.size_bytes - end
             log.warning("relay_tail_cut", file=path.name, offset=end, dropped_bytes=dropped_bytes)
             await self._disk.truncate(path, end)
-            self._files[-1] = replace(newest, size_bytes=end)
+            self._files[-1] = replace(file, size_bytes=end)
         return last_ts
 
     async def append(self, entries: Sequence[RelayEntry]) -> int:
         """Returns when all entries are durable: the bytes of binlogs that were written.
 
-        In commit_ts order; what the log already holds (commit_ts at or below its last) is passed
-        over, since after a restart it comes again. Raises LogFailed; the writer is useless then,
-        until it has been closed and opened again.
+        In commit_ts order; what the log already holds is passed over, since after a restart it
+        comes again. What it does not hold and lies before its end, as a late commit that comes in
+        its place, begins a chain. Raises LogFailed; the writer is useless then, until it has been
+        closed and opened again.
         """
         if self._last_error:
             raise LogFailed(self._directory, OSError(self._last_error))
+        begin, end = self._after, self._last_ts
+        again = (each.commit_ts for each in entries if begin < each.commit_ts <= end)
+        is_as_before = self._held.issuperset(again)
+        if not is_as_before:
+            self._last_ts = Tso(entries[0].commit_ts - 1)
         fresh = [entry for entry in entries if entry.commit_ts > self._last_ts]
         # a file has at least as much of groups as its head has of schema
         size_bytes, wanted = self._files[-1].size_bytes, max(self._max_file_bytes, self._head_bytes)
         is_full = size_bytes - self._head_bytes >= wanted
         try:
             # what is passed over here is not yet in the schema that a snapshot would show
-            if is_full and fresh and len(fresh) == len(entries):
+            if not is_as_before:
+                await self._begin_file(FrameKind.START)
+            elif is_full and fresh and len(fresh) == len(entries):
                 await self._begin_file(FrameKind.CONTINUE)
             for group in in_groups(fresh):
                 assert self._file is not None, "append before open"

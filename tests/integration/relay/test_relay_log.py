@@ -164,6 +164,29 @@ async def test_what_comes_again_after_a_restart_is_passed_over(relay_log: Log) -
     assert [each.commit_ts for each in entries] == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("checkpoint", [2, 4, 6])
+async def test_what_comes_late_in_its_place_begins_a_chain_that_has_it(
+    checkpoint: int, disk: PosixDisk, tmp_path: Path
+) -> None:
+    """The life before had written what follows it; nothing downstream had come so far."""
+    entries = [entry(ts, 300_000 if ts == 6 else 30) for ts in range(1, 12)]
+    late, writer = entries[7], RelayWriter(tmp_path, disk, max_file_bytes=200)
+    await writer.open(after=Tso(0), snapshot=lambda: b"none")
+    for each in entries:
+        if each is not late:
+            await writer.append([each])
+    await writer.close()
+    await writer.open(after=Tso(checkpoint), snapshot=lambda: b"up to 6")
+    for begin in range(checkpoint, 11, 2):
+        await writer.append(entries[begin : begin + 2])
+    await writer.close()
+    with pytest.raises(ConfigError, match="begins behind commit_ts 6"):
+        await read_relay(disk, tmp_path, Tso(5))
+    relay = await read_relay(disk, tmp_path, Tso(6))
+    assert relay.snapshot == b"up to 6"
+    assert [each async for batch in relay.batches for each in batch] == entries[6:]
+
+
 async def test_no_file_begins_while_old_transactions_come_again(relay_log: Log) -> None:
     relay_log.max_file_bytes = 1
     await relay_log.write([1, 2, 3])
