@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +15,8 @@ from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Txn
 from binlogd.errors import BinlogdError, DownstreamUnavailable, DownstreamWentBack, leading_error
+from binlogd.tidb.model import job_from_json
+from binlogd.tso import compose
 from tests.sim.mysql import Committed, Fault, NotSimulated, SimConnection, SimMySql
 from tests.support.mysql_rows import NUMBER, TEXT, apply, ddl, dml, inserted, table, updated
 from tests.support.replay import running, sink_for
@@ -127,6 +130,24 @@ async def test_a_transaction_that_the_server_took_back_between_two_groups_is_don
     await live(life, [dml(20 + number, each) for number, each in enumerate(changes)], begun)
     assert downstream.faults.orders == []
     assert [row["b"] for row in downstream.rows("s", "ledger")] == [1] * 300
+
+
+async def test_a_server_that_is_silent_behind_a_ddl_is_given_up(
+    downstream: SimMySql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement may take any time, and is watched. What makes the session as it was is not."""
+    monkeypatch.setattr("binlogd.drainer.mysql.connection.ANSWER_TIMEOUT_S", 0.1)
+    downstream.faults.slow_s = (3600.0, 3600.0)
+    job = job_from_json(b'{"id":20,"type":12,"table_id":1,"start_ts":%d}' % compose(10**12))
+    modified = replace(ddl(20, "ALTER TABLE t MODIFY b INT"), job=job)
+
+    def begun() -> None:
+        downstream.faults.orders = [(b"SET SESSION timestamp = DEFAULT", Fault.SLOW)]
+
+    async with asyncio.timeout(10):
+        with pytest.raises(ExceptionGroup) as ended:
+            await live(sink(downstream, is_transactional=False), [modified], begun)
+    assert "does not answer" in str(leading_error(ended.value))
 
 
 # --- the server goes away -----------------------------------------------------------------------

@@ -171,7 +171,7 @@ class MySqlSink:
             options.passed_over,
         )
         for statement in options.loop.create() if options.loop is not None else ():
-            await self._patiently(self._control, statement)
+            await self._control.run(statement)
 
     async def run(self) -> None:
         """See Sink."""
@@ -454,7 +454,7 @@ class MySqlSink:
         except SqlRefused as error:
             refused = error
         if settings:  # they were for this statement
-            await self._patiently(session, session_clock.RESET)
+            await self._until_done(lambda: session.run(session_clock.RESET))
         if refused is not None:
             raise refused
 
@@ -533,7 +533,7 @@ class MySqlSink:
         )
 
     async def _patiently(self, session: SqlSession, statement: bytes) -> Done:
-        """Runs a statement of any length, again when it met another one."""
+        """Runs a statement of a DDL, which is watched, again when it met another one."""
         return await self._until_done(lambda: session.run(statement, is_long=True))
 
     async def _until_done(self, work: Callable[[], Awaitable[T]]) -> T:
