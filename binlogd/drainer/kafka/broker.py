@@ -31,7 +31,8 @@ from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host.tls import ClientTls
 
 IN_FLIGHT_MAX = 1000
-SLICE_MESSAGES = 256
+SLICE_MESSAGES, SLICE_BYTES = 256, 1 << 20
+"""Sent between two turns of the loop: as soon as either is there, Kafka counts as at work."""
 TRANSACTION_TIMEOUT_MS = 900_000
 """As long as a broker allows by default: a large upstream transaction is one of Kafka's, and one
 that takes longer is broken off by the broker, again and again."""
@@ -158,14 +159,14 @@ class Broker:
     ) -> int:
         """Everything, confirmed. Raises TimeoutError when nothing moves for ANSWER_WAIT_S."""
         clock = asyncio.get_running_loop().time
-        sent_bytes = count = 0
+        sent_bytes = looked_at = 0
         async with asyncio.timeout(ANSWER_WAIT_S) as limit:
-            for message in messages:
+            for count, message in enumerate(messages, 1):
                 topic, partitions = await self._places(message)
                 for partition in partitions:
                     sent_bytes += await self._send(message, topic, partition, unconfirmed)
-                count += 1
-                if count % SLICE_MESSAGES == 0:
+                if count % SLICE_MESSAGES == 0 or sent_bytes - looked_at >= SLICE_BYTES:
+                    looked_at = sent_bytes
                     limit.reschedule(clock() + ANSWER_WAIT_S)
                     await asyncio.sleep(0)
             last = KafkaMessage("", "", FIRST_PARTITION, _PROGRESS_KEY, progress)

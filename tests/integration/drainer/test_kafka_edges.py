@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import aiokafka
@@ -144,6 +146,22 @@ async def test_a_message_that_is_too_large_is_named_with_its_transaction_and_the
     assert (said.value.commit_ts, said.value.skip_ts) == (8, 8)
     await sink.close()
     assert await read_committed(kafka.address, "large") == []
+
+
+async def test_large_messages_that_go_slowly_are_not_given_up_while_they_go(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("binlogd.drainer.kafka.broker.ANSWER_WAIT_S", 1.0)
+    broker = Broker(replace(options(kafka, "slow"), topic="slow"))
+    await broker.start()
+
+    def messages() -> Iterator[KafkaMessage]:
+        for _ in range(15):
+            yield KafkaMessage("s", "t", FIRST_PARTITION, None, bytes(800_000))
+            time.sleep(0.1)  # as if it took so long to send
+
+    assert await broker.publish(messages(), b"1") == 12_000_000
+    await broker.stop()
 
 
 async def test_whoever_writes_can_stop_while_kafka_is_away(
