@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
+from pymysql import err
 from pymysql.err import MySQLError
 
 from binlogd.drainer.mysql.sink import MySqlSink
@@ -130,6 +132,30 @@ async def test_a_transaction_that_the_server_took_back_between_two_groups_is_don
     await live(life, [dml(20 + number, each) for number, each in enumerate(changes)], begun)
     assert downstream.faults.orders == []
     assert [row["b"] for row in downstream.rows("s", "ledger")] == [1] * 300
+
+
+@pytest.mark.parametrize("code", [1047, 1180, 3100, 3101, 8002, 8005, 9011])
+async def test_a_cluster_that_takes_back_a_commit_is_asked_again(
+    downstream: SimMySql, code: int
+) -> None:
+    """Of Galera, of MySQL's Group Replication and of TiDB."""
+    refusals = [code]
+
+    class Refusing(SimConnection):
+        async def query(self, sql: bytes) -> None:
+            is_refused = sql == b"COMMIT" and refusals
+            await super().query(b"ROLLBACK" if is_refused else sql)
+            if is_refused:
+                raise err.OperationalError(refusals.pop(), "not now")
+
+    connector = partial(Refusing, downstream, "")
+    await live(
+        sink_for(replace(downstream.server(), connector=connector), 1),
+        transactions(10, 5),
+        lambda: None,
+    )
+    assert refusals == []
+    assert sorted(row["id"] for row in downstream.rows("s", "ledger")) == list(range(10, 15))
 
 
 async def test_a_server_that_is_silent_behind_a_ddl_is_given_up(

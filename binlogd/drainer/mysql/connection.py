@@ -68,11 +68,11 @@ _FITS_NOT = (
 """What to do about a DDL that would cut a value."""
 
 GONE = frozenset(
-    {0, 1040, 1042, 1043, 1045, 1053, 1077, 1078, 1079, 1080, 1129, 1130, 1152, 1158, 1159, 1160}
-    | {1161, 1184, 1203, 1226, 1698, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2027}
-    | {2055, 4031}
+    {0, 1040, 1042, 1043, 1045, 1047, 1053, 1077, 1078, 1079, 1080, 1129, 1130, 1152, 1158, 1159}
+    | {1160, 1161, 1184, 1203, 1226, 1698, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2027}
+    | {2055, 3032, 4031}
 )
-"""The connection ended, or none can be made."""
+"""The connection ended, or none can be made; 1047 is a node of Galera without its cluster."""
 _WAYS_IN = {
     **dict.fromkeys(
         (1045, 1698),
@@ -93,11 +93,12 @@ READ_ONLY = frozenset({1290, 1836, 1792})
 FULL = frozenset({1021, 1114, 3675})
 """The server has no room; an operator can heal that while we wait."""
 TRY_AGAIN = frozenset(
-    {1020, 1205, 1206, 1213, 1297, 1317, 1412, 1637, 1969, 3024, 3572, 8022, 8027, 8028}
-    | {9001, 9002, 9003, 9004, 9005, 9007}
+    {1020, 1180, 1205, 1206, 1213, 1297, 1317, 1412, 1637, 1969, 3024, 3100, 3101, 3572}
+    | {8002, 8005, 8022, 8027, 8028, 9001, 9002, 9003, 9004, 9005, 9007, 9011}
 )
 """Nothing was done (after a ROLLBACK), and the same may succeed now: deadlocks, lock waits,
-interrupted statements, TiDB's conflicts and schema changes."""
+interrupted statements, a COMMIT that Group Replication takes back, TiDB's conflicts and schema
+changes."""
 
 
 _SHOWN_BYTES_MAX = 160

@@ -19,6 +19,7 @@ from binlogd.errors import ConfigError, DownstreamUnavailable
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_proxy import Fate, MySqlProxy
 from tests.support.mysql_rows import NUMBER, TEXT, ddl, dml, inserted, table, updated
+from tests.support.mysql_server import MySql
 from tests.support.replay import CLUSTER_ID, running, sink_for
 
 T = table(1, "t", NUMBER, TEXT)
@@ -255,6 +256,20 @@ async def test_too_many_connections_are_waited_for(db: MariaDb) -> None:
             each.close()
         # the last place is for the administrator, so this works at any number
         db.execute("SET GLOBAL max_connections = 200")
+
+
+async def test_a_server_that_is_offline_for_a_while_is_waited_for(mysql: MySql) -> None:
+    plain = "plain@'127.0.0.1'"
+    mysql.execute(
+        f"CREATE USER {plain}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP ON *.* TO {plain}",
+        "SET GLOBAL offline_mode = ON",
+    )
+    try:
+        with pytest.raises(DownstreamUnavailable, match="3032"):
+            await sink_at(mysql.port, user="plain").open()
+    finally:
+        mysql.execute("SET GLOBAL offline_mode = OFF", f"DROP USER {plain}")
 
 
 # --- a DDL that takes its time -----------------------------------------------------------------
