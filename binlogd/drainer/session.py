@@ -183,7 +183,7 @@ class Session:
                 if walk.early.waiting:
                     txns += walk.due(each.binlog.commit_ts)
                 txns.append(self._taken(each, walk, schema.tracker))
-        except Stuck as error:
+        except (Stuck, Corrupt) as error:
             failure = error
         if schema.unlogged:
             await schema.log_events(txns[-1].commit_ts if failure is None else None)
@@ -210,7 +210,9 @@ class Session:
         if size_bytes:
             self._ports.measures.relay.wrote(size_bytes, clock() - begin_s)
 
-    async def _decoded(self, part: Sequence[CommittedBinlog]) -> tuple[list[Decoded], Stuck | None]:
+    async def _decoded(
+        self, part: Sequence[CommittedBinlog]
+    ) -> tuple[list[Decoded], Stuck | Corrupt | None]:
         """Each binlog with its job, up to the first for which none can be had, and why."""
         found: list[Decoded] = []
         is_ignored = self._ports.table_filter.ignores_transaction
@@ -223,6 +225,8 @@ class Session:
                     if job is None and not is_ignored(binlog.commit_ts):
                         query = ddl.ddl_query.decode("utf-8", "replace")
                         raise MissingDdlJob(ddl.ddl_job_id, binlog.commit_ts, query)
+            except Corrupt as error:
+                return found, error
             except (Stuck, MalformedBinlog) as error:
                 if not is_ignored(binlog.commit_ts):
                     return found, error if isinstance(error, Stuck) else unreadable(binlog, error)

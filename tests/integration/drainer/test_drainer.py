@@ -28,7 +28,7 @@ from binlogd.drainer.session import Session
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.statistics import DrainerState
 from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.errors import Behind, DownstreamUnavailable, StatementRejected
+from binlogd.errors import Behind, Corrupt, DownstreamUnavailable, StatementRejected
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.frame import suffix_of
 from binlogd.relay.log import RelayWriter
@@ -52,6 +52,7 @@ from binlogd.wire.joining import join
 from binlogd.wire.mutation import Mutation, encode_mutations
 from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.support.job_history import MemoryHistory
+from tests.support.stored import OfBytes
 
 TABLE = Table(
     10, "t", (Column(1, "id", 0, FieldType(Tp.LONG)), Column(2, "v", 1, FieldType(Tp.LONGLONG)))
@@ -523,6 +524,42 @@ async def test_what_nobody_can_explain_stops_right_behind_the_last_good_transact
         await until(lambda: drainer.statistics().applied_ts == 14)
         assert drainer.statistics().transactions_skipped == 1
     assert place.held() == Counter({1: 1, 2: 1, 4: 1})
+
+
+class DamagedHistory(MemoryHistory):
+    """Of a job its bytes are others than were kept."""
+
+    async def job(self, job_id: int) -> Job | None:
+        if job_id == 9:
+            raise Corrupt("DDL job 9 does not match its checksum")
+        return await super().job(job_id)
+
+
+class DamagedPayload(OfBytes):
+    """Cannot be read."""
+
+    def cut(self, begin: int, end: int) -> bytes:
+        raise Corrupt("the record does not match its checksum")
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        ddl(job(9, 13, 3), 13, "CREATE TABLE `x` (`a` INT)"),
+        CommittedBinlog(Tso(12), Tso(13), DamagedPayload(bytes(rows(13, [3]).payload))),
+    ],
+    ids=["job", "payload"],
+)
+async def test_what_is_damaged_stops_right_behind_the_last_good_transaction(
+    place: Place, stuck: CommittedBinlog
+) -> None:
+    place.history = DamagedHistory([DATABASE, CREATE])
+    place.source.add(*beginning(), rows(11, [1]), rows(12, [2]), stuck, rows(14, [4]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().state is DrainerState.STUCK)
+        assert "does not match its checksum" in drainer.statistics().last_error
+        assert drainer.statistics().checkpoint.commit_ts == 12
+    assert place.held() == Counter({1: 1, 2: 1})
 
 
 def ahead_of_a_drop(commit_ts: int) -> CommittedBinlog:
