@@ -31,7 +31,6 @@ def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> tuple[Part, P
         (late if is_met else early).runs[target] = runs
     for target, states in part.merged.items():
         met = _keys_met(target, states, others, bound)
-        early.before[target] = late.before[target] = part.before.get(target, [])
         if met is None:
             late.merged[target] = states
         elif not met:
@@ -41,6 +40,9 @@ def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> tuple[Part, P
             rest = {key: row for key, row in states.items() if key not in met}
             if rest:
                 early.merged[target] = rest
+        noted = part.before.get(target, [])
+        for half in (early, late):
+            half.before[target] = [key for key in noted if key in half.merged.get(target, ())]
     return early, late
 
 

@@ -87,3 +87,15 @@ def test_a_trigger_may_reach_any_table() -> None:
     early, late = split(part, [ahead], set())
     assert not early.merged
     assert late.merged == part.merged
+
+
+def test_which_rows_must_be_there_is_told_of_each_half() -> None:
+    """Of a row that is new nobody looks whether it was there before."""
+    part, ahead, at = Part(), Part(), TARGETS[0]
+    part.merged[at] = {1: b"(1)", 2: b"(2)", 3: b"(3)", 4: b"(4)"}
+    part.before[at] = [1, 2, 3]
+    ahead.merged[at] = {1: b"(1)"}
+    early, late = split(part, [ahead], set())
+    (first,), (second,) = (list(each.statements(1000)) for each in (early, late))
+    assert (first.items, first.finds) == ([b"(2)", b"(3)", b"(4)"], b"\1\1\0")
+    assert (second.items, second.finds) == ([b"(1)"], b"\1")
