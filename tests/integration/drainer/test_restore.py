@@ -18,7 +18,7 @@ from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.restore import Restored, check_complete, restore
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator
-from binlogd.drainer.txn import Txn
+from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import ConfigError, CorruptRelay, DownstreamUnavailable, RowMismatch
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
@@ -170,6 +170,22 @@ async def test_a_restore_up_to_a_moment_can_go_on_from_there_but_not_back(
     assert (await replica.restore()).was_consistent
     assert (await replica.restore(to_ts=Tso(end + 1))).to_ts == end
     assert replica.records() == replica.records("undisturbed")
+
+
+async def test_a_checkpoint_behind_rows_that_ran_ahead_has_the_schema_of_its_moment(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    """They know what no DDL had made yet: that comes when the upstream is there again."""
+    replica = Replica(disk, tmp_path, "ddl")
+    await replica.relay(start=replica.ts(0.0), end=replica.ts(1.0))
+    done = [txn.schema_version for txn in replica.txns[:128] if isinstance(txn, Ddl)]
+    last = replica.txns[127]
+    assert isinstance(last, Dml)
+    assert last.schema_version > max(done)
+    await replica.apply("replica", up_to=replica.ts(0.0), saved=replica.ts(0.0))
+    await replica.restore(to_ts=last.commit_ts)
+    checkpoint = await replica.sink().open()
+    assert checkpoint == Checkpoint(last.commit_ts, consistent=True, schema_version=max(done))
 
 
 async def test_a_restore_up_to_a_moment_has_the_transaction_of_that_moment(
