@@ -16,6 +16,7 @@ from binlogd.commands.output import say, say_json, warn
 from binlogd.commands.reading import FromOption, JsonLinesOption, ToOption, show_chosen, window_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import MySqlServer
+from binlogd.drainer.mysql.named_apply import NamedCounters
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.tools.chosen import table_patterns
@@ -95,8 +96,7 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
             )
         )
     _say(done, as_json=as_json)
-    if done.counters.rows_missing:
-        raise typer.Exit(1)
+    end_of(done.counters)
 
 
 def _say(done: Replayed, *, as_json: bool) -> None:
@@ -115,6 +115,15 @@ def _say(done: Replayed, *, as_json: bool) -> None:
             " TiDB gave them (docs/howto/tools.md)",
             f"{counters.rows_missing} updates or deletes found no row, most of them of {tables}:",
         )
+
+
+def end_of(counters: NamedCounters) -> None:
+    """Says which columns the target lacks. Raises Exit where it did not take all."""
+    if counters.columns_missing:
+        names = ", ".join(counters.columns_missing[:_TABLES_SHOWN_MAX])
+        warn(f"the target lacks columns, and what they hold was left out: {names}")
+    if counters.columns_missing or counters.rows_missing:
+        raise typer.Exit(1)
 
 
 def server_of(url: str, time_zone: str, option: str = "--into") -> MySqlServer:

@@ -21,7 +21,7 @@ from binlogd.commands.reading import (
     history_of,
     window_of,
 )
-from binlogd.commands.replay import server_of
+from binlogd.commands.replay import end_of, server_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.errors import ConfigError
 from binlogd.host import loop
@@ -87,5 +87,4 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
             f"took back {counters.transactions} transactions, {counters.rows} rows;"
             f" {counters.rows_missing} rows were not there any more"
         )
-    if counters.rows_missing:
-        raise typer.Exit(1)
+    end_of(counters)

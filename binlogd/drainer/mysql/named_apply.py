@@ -54,13 +54,15 @@ class NamedOptions:
 @dataclass(slots=True)
 class NamedCounters:
     """What was applied. `rows_missing`: updates and deletes that found no row (not told where rows
-    are written safely), `missing_in` by table."""
+    are written safely), `missing_in` by table. `columns_missing`: `database.table.column` of rows,
+    which the downstream lacks: nothing was written there."""
 
     transactions: int = 0
     rows: int = 0
     ddls: int = 0
     rows_missing: int = 0
     missing_in: Counter[str] = field(default_factory=Counter)
+    columns_missing: list[str] = field(default_factory=list)
     retries: int = 0
 
 
@@ -113,6 +115,7 @@ class NamedApplier:
         self.counters.rows += rows
         self.counters.rows_missing += missing.total()
         self.counters.missing_in += missing
+        self._note_left_out()
         self.applied_ts = self._batch[-1].commit_ts
         self._batch, self._batch_bytes = [], 0
 
@@ -162,7 +165,6 @@ class NamedApplier:
 
     async def _ddl(self, commit_ts: Tso, ddl: NamedDdl) -> None:
         assert self._control is not None, "apply before open"
-        self._say_left_out()
         self._tables.clear()
         for statement in split(ddl.text):
             text = self._edited(commit_ts, statement)
@@ -218,11 +220,11 @@ class NamedApplier:
         run = partial(self._control.run, statement, is_long=True)
         await patiently(run, self._rng, first_s=0.1, event="ddl_retried")
 
-    def _say_left_out(self) -> None:
-        for (database, name), table in self._tables.items():
-            if table.left_out:
-                columns = sorted(table.left_out)
-                log.warning("columns_left_out", table=f"{database}.{name}", columns=columns)
+    def _note_left_out(self) -> None:
+        left_out = {f"{at.label}.{name}" for at in self._tables.values() for name in at.left_out}
+        if new := left_out.difference(self.counters.columns_missing):
+            log.warning("columns_left_out", columns=sorted(new))
+            self.counters.columns_missing += sorted(new)
 
 
 class _Run:

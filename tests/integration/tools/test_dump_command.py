@@ -148,6 +148,26 @@ def test_a_replay_that_finds_no_row_names_the_table_and_does_not_end_well(
     assert f"found no row, most of them of {table}:" in said
 
 
+def test_a_replay_that_leaves_a_column_out_names_it_and_does_not_end_well(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    out = extracted("drainer_file_ddl", tmp_path) / "last" / "out"
+    url = f"mysql://root@127.0.0.1:{mariadb.port}"
+    printed = documents("replay", out, "--to", "470611011399319569", "--do", "ddl_a")
+    made = next(each for each in reversed(printed) if each["kind"] == "insert")
+    at, table = int(str(made["commit_ts"])), f"{made['database']}.{made['table']}"
+    lines("replay", out, "--to", at - 1, "--do", "ddl_a", "--into", url)
+    (*_, (last,)) = mariadb.execute(
+        "SELECT column_name FROM information_schema.columns WHERE CONCAT(table_schema, '.',"
+        f" table_name) = '{table}' AND column_key = '' ORDER BY ordinal_position"
+    )
+    column = (last or b"").decode()
+    mariadb.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    code, said = failed(["replay", out, "--from", at, "--to", at, "--do", table, "--into", url])
+    assert code == 1
+    assert f"lacks columns, and what they hold was left out: {table}.{column}" in said
+
+
 CONFIG = """
 data-dir = "{directory}"
 [syncer]
