@@ -86,7 +86,7 @@ async def restore(
         last_ts = MAX_TS if to_ts is None else to_ts
         walk = Walk(translator_for(tracker), relay.base_ts, said_ts=checkpoint.commit_ts)
         txns = _walked(relay, walk, checkpoint.commit_ts, last_ts)
-        return await _apply(sink, checkpoint, txns, walk, tracker)
+        return await _apply(sink, checkpoint, txns, walk)
     finally:
         await sink.close()
 
@@ -141,11 +141,7 @@ async def running(sink: Sink) -> AsyncGenerator[None]:
 
 
 async def _apply(
-    sink: Sink,
-    checkpoint: Checkpoint,
-    parts: AsyncIterator[list[Txn]],
-    walk: Walk,
-    schema: SchemaTracker,
+    sink: Sink, checkpoint: Checkpoint, parts: AsyncIterator[list[Txn]], walk: Walk
 ) -> Restored:
     to_ts, transactions, rows = checkpoint.commit_ts, 0, 0
     log.info("restore_begun", checkpoint_ts=to_ts)
@@ -158,7 +154,7 @@ async def _apply(
             transactions += sum(1 for txn in done if isinstance(txn, Dml) or not txn.is_skipped)
             rows += sum(txn.row_count for txn in done if isinstance(txn, Dml))
         await sink.flush()
-        version = max(checkpoint.schema_version, schema.version)
+        version = max(checkpoint.schema_version, walk.schema.version)
         await sink.save(Checkpoint(to_ts, True, version, checkpoint.ts_map))
     in_doubt = walk.values_in_doubt + sink.statistics().values_in_doubt
     log.info("restored", to_ts=to_ts, transactions=transactions, rows=rows)

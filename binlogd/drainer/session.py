@@ -40,6 +40,7 @@ from binlogd.tso import Tso
 from binlogd.wire import peek
 
 _AHEAD_KEPT_MAX = 4096
+_Found = tuple[list[Decoded], Stuck | Corrupt | None]
 
 log = structlog.get_logger(__name__)
 
@@ -210,9 +211,7 @@ class Session:
         if size_bytes:
             self._ports.measures.relay.wrote(size_bytes, clock() - begin_s)
 
-    async def _decoded(
-        self, part: Sequence[CommittedBinlog]
-    ) -> tuple[list[Decoded], Stuck | Corrupt | None]:
+    async def _decoded(self, part: Sequence[CommittedBinlog]) -> _Found:
         """Each binlog with its job, up to the first for which none can be had, and why."""
         found: list[Decoded] = []
         is_ignored = self._ports.table_filter.ignores_transaction
@@ -225,11 +224,12 @@ class Session:
                     if job is None and not is_ignored(binlog.commit_ts):
                         query = ddl.ddl_query.decode("utf-8", "replace")
                         raise MissingDdlJob(ddl.ddl_job_id, binlog.commit_ts, query)
-            except Corrupt as error:
-                return found, error
-            except (Stuck, MalformedBinlog) as error:
+            except (Stuck, Corrupt) as error:
+                if isinstance(error, Corrupt) or not is_ignored(binlog.commit_ts):
+                    return found, error
+            except MalformedBinlog as error:
                 if not is_ignored(binlog.commit_ts):
-                    return found, error if isinstance(error, Stuck) else unreadable(binlog, error)
+                    return found, unreadable(binlog, error)
             found.append(Decoded(binlog, ddl, job))
         return found, None
 

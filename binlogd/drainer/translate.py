@@ -153,7 +153,8 @@ class Walk:
 
     def __init__(self, translator: Translator, after: Tso, *, said_ts: Tso = NO_TS) -> None:
         self._translator, self._said_ts = translator, said_ts
-        self.early = EarlyColumns(translator.schema, translator.router, after)
+        self.schema = translator.schema
+        self.early = EarlyColumns(self.schema, translator.router, after)
         self.values_in_doubt = 0
 
     def due(self, before_ts: Tso) -> list[Txn]:
@@ -176,7 +177,7 @@ class Walk:
         if is_new and doubt is not None and isinstance(txn, Ddl):
             self.values_in_doubt += 1
             say_in_doubt(txn, doubt)
-        moved = self._translator.schema.moved
+        moved = self.schema.moved
         if moved.pasts and (late := moved.take_doubts()) and is_new:
             self.values_in_doubt += len(late)
             say_late(txn.commit_ts, late)

@@ -25,19 +25,10 @@ import structlog
 
 from binlogd.errors import BinlogdError, CorruptRelay, LogFailed
 from binlogd.host.disk import cut_back, disk_errors, let_go, opened_again
-from binlogd.log.drive import DiskReading
 from binlogd.ports import AppendFile, Disk, DiskLock
-from binlogd.relay.frame import (
-    FrameKind,
-    RelayEntry,
-    RelayFile,
-    RelayPos,
-    commit_tss_in,
-    encode_frame,
-    file_name,
-)
+from binlogd.relay.frame import FrameKind, RelayEntry, RelayFile, RelayPos, encode_frame, file_name
 from binlogd.relay.group import append_group, in_groups
-from binlogd.relay.reader import chain_of, list_files, spans
+from binlogd.relay.reader import chain_of, commit_tss_of, list_files, spans
 from binlogd.tso import NO_TS, Tso
 
 LOCK_NAME = ".lock"
@@ -131,8 +122,7 @@ class RelayWriter:
                 self._head_bytes = self._head_bytes or frame.end
                 last_ts, end = frame.commit_ts, frame.end
                 if frame.kind is FrameKind.GROUP and last_ts > self._after:
-                    steps = commit_tss_in(frame.begin, end)
-                    self._held.update(await DiskReading(self._disk, path, steps).ended())
+                    self._held.update(await commit_tss_of(self._disk, path, frame))
         if end < file.size_bytes:
             dropped_bytes = file.size_bytes - end
             log.warning("relay_tail_cut", file=path.name, offset=end, dropped_bytes=dropped_bytes)

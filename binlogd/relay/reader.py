@@ -25,6 +25,7 @@ from binlogd.relay.frame import (
     RelayPos,
     Torn,
     Whole,
+    commit_tss_in,
     decode_entries,
     file_name,
     frame_at,
@@ -176,6 +177,11 @@ def chain_of(files: Sequence[RelayFile]) -> Sequence[RelayFile]:
     """The newest run of files that continue each other; its first ones may be collected."""
     starts = [number for number, file in enumerate(files) if file.starts_chain]
     return files[starts[-1] :] if starts else files
+
+
+async def commit_tss_of(disk: Disk, path: Path, span: FramePlace) -> list[int]:
+    """Those of the entries of a group, of which no more is read than the heads."""
+    return await DiskReading(disk, path, commit_tss_in(span.begin, span.end)).ended()
 
 
 async def _body(disk: Disk, path: Path, span: FramePlace) -> bytes:

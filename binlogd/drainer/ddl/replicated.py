@@ -105,17 +105,6 @@ class DdlEvent:
     effect: Effect
 
 
-def refuse_unlogged(event: DdlEvent) -> None:
-    """Raises UnsupportedDdl for what changed rows that are in no binlog, wherever they go."""
-    if event.job.type == ActionType.FLASHBACK_CLUSTER and event.job.is_done:
-        raise UnsupportedDdl(
-            event.commit_ts,
-            event.query,
-            "no binlog holds the rows that it changed",
-            todo="begin anew from a full copy of the data as they are after it",
-        )
-
-
 class DdlReplay:
     """Decides what a DDL means downstream, given what is replicated and how tables are called."""
 
@@ -177,7 +166,6 @@ class DdlReplay:
     def of(self, event: DdlEvent) -> Replay | Omit:
         """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
         job, query = event.job, event.query
-        refuse_unlogged(event)
         reason = _reason_to_omit(job, event.effect, self._dialect)
         if not reason and not any(self._is_wanted(name) for name in _judged_by(event.effect)):
             reason = "filtered"
@@ -195,7 +183,13 @@ class DdlReplay:
         """Whether and how it is executed. Raises UnsupportedDdl."""
         if self._filter.ignores_transaction(event.commit_ts):
             return Omit(BY_DECISION)
-        refuse_unlogged(event)
+        if event.job.type == ActionType.FLASHBACK_CLUSTER and event.job.is_done:
+            raise UnsupportedDdl(  # wherever they go
+                event.commit_ts,
+                event.query,
+                "no binlog holds the rows that it changed",
+                todo="begin anew from a full copy of the data as they are after it",
+            )
         if not self._filter.executes_ddl:
             return Omit(NO_DDL)
         loop = self._filter.loop

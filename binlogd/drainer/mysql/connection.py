@@ -145,6 +145,11 @@ class SqlRefused(Refused):
         todo = _FITS_NOT if self.code in OF_VALUES else self.todo
         return StatementRejected(commit_ts, statement, self.code, self.reason, todo=todo)
 
+    def forgiven(self, commit_ts: int, statement: str) -> None:
+        """Says it of a DDL: what it would do is done already."""
+        of = {"commit_ts": commit_ts, "statement": statement}
+        log.warning("ddl_forgiven", **of, code=self.code, reason=self.reason)
+
 
 class Done(NamedTuple):
     """The answer to a statement. `affected` counts rows found, changed or not."""

@@ -193,13 +193,7 @@ class NamedApplier:
                 return
             if error.code not in FORGIVEN:
                 raise
-            log.warning(
-                "ddl_forgiven",
-                commit_ts=commit_ts,
-                statement=shortened(text),
-                code=error.code,
-                reason=error.reason,
-            )
+            error.forgiven(commit_ts, shortened(text))
             for part in alter_parts(text):
                 await self._execute(commit_ts, database, part)
 

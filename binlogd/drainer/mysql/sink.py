@@ -524,13 +524,7 @@ class MySqlSink:
         forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
         if ddl.takes_back or error.code not in forgiven:
             raise error.of_ddl(ddl.commit_ts, shortened(text)) from error
-        log.warning(
-            "ddl_forgiven",
-            commit_ts=ddl.commit_ts,
-            statement=shortened(text),
-            code=error.code,
-            reason=error.reason,
-        )
+        error.forgiven(ddl.commit_ts, shortened(text))
 
     async def _patiently(self, session: SqlSession, statement: bytes) -> Done:
         """Runs a statement of a DDL, which is watched, again when it met another one."""

@@ -109,7 +109,9 @@ class PdClient:
     async def cluster_id(self, patience_s: float | None = None) -> int:
         """Told by the first member that answers, after `question_s` at most if nothing else is
         said. Nobody may keep it who finds `has_no_cluster` then."""
-        await self.asked("GetMembers", lambda _: _nothing(), patience_s or self.limits.question_s)
+        await self.asked(
+            "GetMembers", lambda _: asyncio.sleep(0), patience_s or self.limits.question_s
+        )
         if self._leader.has_no_cluster:
             await self._leader.look_again()
         assert self._leader.cluster_id is not None, "a way to the leader was found"
@@ -291,7 +293,3 @@ class PdClient:
             away_s = asyncio.get_running_loop().time() - self._lost_at
             log.info("pd_found", leader=self._leader.name, away_s=round(away_s, 1))
             self._lost_at = None
-
-
-async def _nothing() -> None:
-    """The way to the leader was all."""

@@ -218,7 +218,6 @@ def test_a_job_that_was_rolled_back_is_not_replayed() -> None:
     [
         (ActionType.RECOVER_TABLE, {"table": Table(20, "r", ())}, "RECOVER TABLE `r`"),
         (ActionType.RECOVER_SCHEMA, {"database": Database(2, "shop")}, "FLASHBACK DATABASE shop"),
-        (ActionType.FLASHBACK_CLUSTER, {"schema_version": 0}, "FLASHBACK CLUSTER TO ..."),
     ],
 )
 def test_what_brings_rows_back_stops_with_the_way_past(
