@@ -136,7 +136,7 @@ class Drainer:
                 self._backoff.reset()
             self._failure = Failure.of(error)
             if isinstance(error, Corrupt):
-                self._ports.measures.could_not_decode()
+                self._ports.measures.undecodable += 1
             if isinstance(error, Unavailable) or is_ahead:
                 await self._wait_to_retry(error, DrainerState.RETRYING)
             elif isinstance(error, Unforeseen):

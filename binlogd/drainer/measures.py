@@ -78,7 +78,7 @@ class DrainerMeasures:
         self.relay = FileMeasures()
         self._events: Counter[str] = Counter()
         self._tables: Counter[str] = Counter()
-        self.skipped = self._undecodable = 0
+        self.skipped = self.undecodable = 0
         self._execute_s = Histogram(_SECONDS)
         self._checkpoint_delay_s = Histogram(_DELAY_SECONDS)
         self._reach_s = defaultdict[str, Histogram](lambda: Histogram(_SECONDS))
@@ -128,15 +128,11 @@ class DrainerMeasures:
         self._events["savepoint"] += 1
         self._checkpoint_delay_s.observe(max(0, wall_ms - physical_ms(commit_ts)) / 1000)
 
-    def could_not_decode(self) -> None:
-        """A session ended because bytes made no sense."""
-        self._undecodable += 1
-
     def statistics(self) -> DrainerMeasuresStatistics:
         """So far; cheap."""
         return DrainerMeasuresStatistics(
             events=dict(self._events),
-            undecodable=self._undecodable,
+            undecodable=self.undecodable,
             execute_seconds=self._execute_s.statistics(),
             checkpoint_delay_seconds=self._checkpoint_delay_s.statistics(),
             reach_seconds={name: each.statistics() for name, each in self._reach_s.items()},

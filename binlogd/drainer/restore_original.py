@@ -149,11 +149,7 @@ def _wanted(found: NamedTransaction, table_filter: TableFilter) -> NamedTransact
     if found.ddl is not None:
         is_wanted = table_filter.executes_ddl and table_filter.replicates(*name_of(found.ddl))
         return found if is_wanted else None
-    return NamedTransaction(
-        found.commit_ts,
-        None,
-        lambda: (row for row in found.rows() if table_filter.replicates(row.database, row.table)),
-    )
+    return found.only(table_filter.replicates)
 
 
 async def _save(sink: Sink, checkpoint: Checkpoint) -> None:

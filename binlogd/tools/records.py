@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from binlogd.binlog import BinlogType
 from binlogd.drainer.files.log import records_of
-from binlogd.drainer.messages.pb import head_of
+from binlogd.drainer.files.tail import head_at
 from binlogd.drainer.messages.secondary import is_secondary
-from binlogd.errors import Corrupt, CorruptRecord, CorruptRelay, MalformedBinlog
+from binlogd.errors import CorruptRecord, MalformedBinlog
 from binlogd.relay.frame import FrameKind
 from binlogd.relay.reader import entries_of
 from binlogd.tools.named_files import relay_frames
@@ -93,10 +93,7 @@ def _of_files(source: Source, meter: Meter) -> Iterator[RecordLine]:
     for file in source.files:
         for record in records_of(file, is_last=file == source.newest):
             meter.read_bytes += record.end - record.offset
-            try:
-                head = head_of(record.payload)
-            except Corrupt as error:
-                raise CorruptRelay(file, record.offset, str(error)) from error
+            head = head_at(file, record)
             kind = "ddl" if head.is_ddl else "rows"
             detail = "secondary" if is_secondary(record.payload) else "pb"
             place = FilePosition(file, record.offset)

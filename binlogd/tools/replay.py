@@ -83,7 +83,8 @@ async def replay(
         await applier.open()
         for transaction, rows in chosen(found, wanted):
             del rows  # decoded anew when its turn comes, again if the server wants it again
-            await applier.apply(_filtered(transaction, wanted), transaction.size_bytes)
+            named = NamedTransaction(transaction.commit_ts, transaction.ddl, transaction.rows)
+            await applier.apply(named.only(wanted.replicates), transaction.size_bytes)
             progress(transaction)
         await applier.flush()
     except ConfigError:
@@ -98,11 +99,3 @@ async def replay(
     finally:
         applier.close()
     return Replayed(applier.applied_ts, applier.counters)
-
-
-def _filtered(transaction: Transaction, wanted: TableFilter) -> NamedTransaction:
-    return NamedTransaction(
-        transaction.commit_ts,
-        transaction.ddl,
-        lambda: (row for row in transaction.rows() if wanted.replicates(row.database, row.table)),
-    )

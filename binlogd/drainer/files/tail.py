@@ -75,7 +75,7 @@ async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) ->
         reading = DiskReading(disk, path, steps)
         async for batch in reading.batches():
             for record in records_in([batch]):
-                head = _head(path, record)
+                head = head_at(path, record)
                 if head.commit_ts != mark.commit_ts:
                     before = mark
                 mark = _Mark(record.end, head.commit_ts)
@@ -112,7 +112,8 @@ def _start(
     return 0, _Mark(0, written.commit_ts)
 
 
-def _head(path: Path, record: Record) -> PbHead:
+def head_at(path: Path, record: Record) -> PbHead:
+    """What a record says of itself. Raises CorruptRelay."""
     try:
         return head_of(record.payload)
     except Corrupt as error:

@@ -62,3 +62,11 @@ class NamedTransaction(msgspec.Struct, frozen=True):
     commit_ts: Tso
     ddl: NamedDdl | None
     rows: Callable[[], Iterator[NamedRow]] = msgspec.field(default=lambda: iter(()))
+
+    def only(self, replicates: Callable[[str, str], bool]) -> NamedTransaction:
+        """Without the rows of other tables."""
+        return NamedTransaction(
+            self.commit_ts,
+            self.ddl,
+            lambda: (each for each in self.rows() if replicates(each.database, each.table)),
+        )

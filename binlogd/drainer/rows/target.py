@@ -111,12 +111,9 @@ class Reader:
         if kind == INSERT:
             return (head + self.decoded.insert(row)[1],)
         if kind == UPDATE and self.target.shape.is_safe:
-            old, new = self._rows.update(row)
-            literals = [
-                self._renderers[each.id](new[each.id]) for each in self.target.shape.columns
-            ]
+            old, _ = self._rows.update(row)
             gone = self._change(b"DELETE FROM " + self.target.name, old)
-            return self._statement(gone), head + b"(" + b",".join(literals) + b")"
+            return self._statement(gone), head + self.decoded.update(row)[2]
         return (self.update_statement(row) if kind == UPDATE else self.delete_statement(row),)
 
     def update_statement(self, row: bytes) -> bytes:

@@ -21,7 +21,7 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.ports import DrainerOptions, DrainerPorts
 from binlogd.drainer.schema_log import SchemaLog
-from binlogd.errors import BinlogdError, CorruptPayload, DownstreamUnavailable
+from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.merge.members import FixedSources
 from binlogd.merge.stream import MergeLimits
 from binlogd.node.bulkhead import Bulkhead
@@ -47,7 +47,7 @@ PORTS = {
     "sink": ["open", "run", "submit", "flush", "applied_ts", "save", "close", "statistics"],
     "sinks": ["make"],
     "relay": ["open", "append", "collect", "close", "statistics"],
-    "measures": ["pulled", "submitted", "could_not_decode", "statistics"],
+    "measures": ["pulled", "submitted", "statistics"],
     "relay measures": ["wrote"],
     "schema log": ["load", "begin", "append", "collect", "close"],
     "filter": ["ignores_transaction", "replicates"],
@@ -58,7 +58,6 @@ PORTS = {
 }
 AFTERWARDS: dict[str, Callable[[], BinlogdError]] = {
     "close": lambda: DownstreamUnavailable("gone away"),
-    "could_not_decode": lambda: CorruptPayload("no binlog"),
 }
 """What is called when something else has failed, and that."""
 COUNTED = b'binlogd_unforeseen_errors{part="replication"}'
