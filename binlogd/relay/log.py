@@ -112,9 +112,10 @@ class RelayWriter:
         await self._begin_file(FrameKind.START)
 
     async def _cut_tail(self) -> Tso:
-        """The last commit_ts of the log, whose newest chain is verified, and cut where it is torn;
-        what it has behind the begin is noted."""
-        for file in chain_of(self._files):
+        """The last commit_ts of the log, verified from the begin on and cut where it is torn; what
+        it has behind the begin is noted."""
+        chain = chain_of(self._files)
+        for file in chain[len(deletable(chain, self._after)) :]:
             path, last_ts, end, self._head_bytes = self._path(file.suffix), file.base_ts, 0, 0
             is_last = file is self._files[-1]
             frames = spans(self._disk, path, file.size_bytes, is_last=is_last, comes_again=True)

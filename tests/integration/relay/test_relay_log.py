@@ -187,6 +187,19 @@ async def test_what_comes_late_in_its_place_begins_a_chain_that_has_it(
     assert [each async for batch in relay.batches for each in batch] == entries[6:]
 
 
+async def test_a_start_reads_what_follows_its_begin_and_no_older_file(relay_log: Log) -> None:
+    await relay_log.write(*([n] for n in range(1, 12)))
+    oldest, *_, newest = relay_log.files()
+    data = bytearray(oldest.read_bytes())
+    data[-1] ^= 1
+    oldest.write_bytes(data)
+    with pytest.raises(CorruptRelay):
+        await relay_log.write([1], after=0)
+    await relay_log.write([12], after=11)
+    assert relay_log.files()[-1] == newest
+    assert (await relay_log.read(11))[1][-1] == entry(12)
+
+
 async def test_no_file_begins_while_old_transactions_come_again(relay_log: Log) -> None:
     relay_log.max_file_bytes = 1
     await relay_log.write([1, 2, 3])
