@@ -77,7 +77,7 @@ from binlogd.telemetry.logs import set_up_logging
 from binlogd.telemetry.traces import Traces
 from binlogd.tools.restoring import Beside, LastResort, decided_skips, restore_from
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.registry import DRAINER, PUMP
+from binlogd.upstream.entry import DRAINER, PUMP
 from binlogd.upstream.upstream import Upstream
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from binlogd.settings.quantities import pd_addresses
 from binlogd.settings.setup import Setup
 from binlogd.status import NodeEntry
 from binlogd.tso import Tso, physical_ms
-from binlogd.upstream.registry import DRAINER, PUMP
+from binlogd.upstream.entry import DRAINER, PUMP
 
 _LISTS = {"pumps": PUMP, "drainers": DRAINER}
 _MARKS = {"update-pump": PUMP, "update-drainer": DRAINER}

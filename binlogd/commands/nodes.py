@@ -17,8 +17,7 @@ from binlogd.node.membership import mark as mark_node
 from binlogd.ports import NodeStatus, Registry
 from binlogd.settings.quantities import wall_clock_ms
 from binlogd.tso import physical_ms
-from binlogd.upstream.entry import entry
-from binlogd.upstream.registry import DRAINER, PUMP
+from binlogd.upstream.entry import DRAINER, PUMP, entry
 
 
 def nodes(

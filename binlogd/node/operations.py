@@ -47,9 +47,8 @@ from binlogd.status import (
 from binlogd.telemetry.exposition import Exposition, process_metrics
 from binlogd.telemetry.logs import Lines
 from binlogd.tso import NO_TS, Tso, behind_s, compose
-from binlogd.upstream.entry import entry
+from binlogd.upstream.entry import DRAINER, PUMP, entry
 from binlogd.upstream.metrics import say_upstream, upstream_status
-from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.store import AGAIN, SkipEntry, SkipList
 from binlogd.upstream.upstream import UpstreamStatistics
 from binlogd.wire.text import binlog_text

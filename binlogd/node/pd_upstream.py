@@ -12,7 +12,7 @@ from binlogd.host.clock import WallClock
 from binlogd.ports import TsoSource, TxnStatusSource
 from binlogd.settings.config import advertised
 from binlogd.settings.quantities import pd_addresses
-from binlogd.settings.setup import Setup, client_tls, http_client_tls
+from binlogd.settings.setup import Setup, client_tls, plain_tls
 from binlogd.status import UpstreamPart
 from binlogd.tso import Tso
 from binlogd.upstream.etcd.client import EtcdClient
@@ -49,9 +49,8 @@ async def open_pd(
         await pd.close()
         raise
     tidb = _tidb(setup) if upstream.tidb else None
-    source = job_source(setup.config.upstream.schema_history, tls=http_client_tls(setup)) or (
-        tidb.jobs() if tidb is not None else TikvJobs(tikv, tso)
-    )
+    source = job_source(upstream.schema_history, tls=plain_tls(setup.config.security))
+    source = source or (tidb.jobs() if tidb is not None else TikvJobs(tikv, tso))
     otherwise: TxnStatusSource = by_age(tso)
     if tidb is not None:
         otherwise = tidb.fates(otherwise)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from binlogd.ports import TxnStatusSource
 from binlogd.settings.config import tidb_addresses
-from binlogd.settings.setup import Setup, http_client_tls
+from binlogd.settings.setup import Setup, plain_tls
 from binlogd.status import UpstreamPart
 from binlogd.upstream.tidb.jobs import TidbJobs
 from binlogd.upstream.tidb.servers import Several
@@ -29,7 +29,7 @@ class TidbPorts:
     @classmethod
     def of(cls, setup: Setup) -> TidbPorts:
         """Connects to none of them yet. Raises ConfigError."""
-        upstream, tls = setup.config.upstream, http_client_tls(setup)
+        upstream, tls = setup.config.upstream, plain_tls(setup.config.security)
         addresses = tidb_addresses(upstream)
         login = SqlLogin(upstream.user, upstream.password, tls if upstream.sql_tls else None)
         sql = [TidbSql(address, login) for address, _ in addresses]

@@ -18,13 +18,14 @@ from random import Random
 from binlogd.host.clock import WallClock
 from binlogd.log.directory import STORE_FILE
 from binlogd.ports import Registry, TsoSource
-from binlogd.settings.setup import Setup, http_client_tls
+from binlogd.settings.setup import Setup, plain_tls
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
+from binlogd.upstream.entry import PUMP
 from binlogd.upstream.history import JobSource, SchemaHistory, job_source
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
-from binlogd.upstream.registry import PUMP, NodeRegistry
+from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.store import SkipList, UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.upstream.upstream import OwnPd, Upstream, UpstreamStatistics
@@ -93,7 +94,7 @@ async def _keyspace(store: UpstreamStore) -> KeyspaceStore:
 async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
     """There is nothing but binlogs."""
     upstream = setup.config.upstream
-    source = job_source(setup.config.upstream.schema_history, tls=http_client_tls(setup))
+    source = job_source(upstream.schema_history, tls=plain_tls(setup.config.security))
     asked = None if upstream.tso == "clock" else ObservedTso()
     return await _with_own_registry(setup, store, asked, upstream.cluster_id, source)
 
@@ -104,7 +105,7 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     from binlogd.upstream.tidb.sql import TidbTso
     from binlogd.upstream.tidb.status_port import cluster_id
 
-    tls = http_client_tls(setup)
+    tls = plain_tls(setup.config.security)
     tidb = TidbPorts.of(setup)
     asked = TidbTso(tidb.sessions)
     known_id = setup.config.upstream.cluster_id or await store.fact(CLUSTER_ID)

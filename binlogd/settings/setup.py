@@ -103,11 +103,6 @@ def client_tls(setup: Setup) -> ClientTls | None:
     return ClientTls(files, is_grpc=True) if files is not None else None
 
 
-def http_client_tls(setup: Setup) -> ClientTls | None:
-    """Towards TiDB's status port. Raises ConfigError when its files do not load."""
-    return plain_tls(setup.config.security)
-
-
 def http_tls(setup: Setup, host: str) -> ssl.SSLContext | None:
     """For a command that speaks to a running node. At a loopback address it is this machine that
     answers, whatever name its certificate has; the CA is asked for all the same."""

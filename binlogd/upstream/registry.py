@@ -26,7 +26,6 @@ import structlog
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.ports import NodeStatus
 from binlogd.upstream.entry import (
-    DRAINER,
     PUMP,
     ROOT,
     BadEntry,
@@ -38,8 +37,6 @@ from binlogd.upstream.entry import (
 from binlogd.wire.generated import etcdserverpb as etcd
 
 log = structlog.get_logger(__name__)
-
-__all__ = ["DRAINER", "PUMP", "KeyValues", "NodeRegistry"]
 
 ALIVE_ROOT = f"{ROOT}/binlogd/alive"
 LEASE_S = 10

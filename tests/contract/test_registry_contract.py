@@ -16,10 +16,10 @@ from binlogd.errors import ConfigError, UpstreamUnavailable
 from binlogd.node.membership import mark
 from binlogd.ports import NodeStatus
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.entry import node_key
+from binlogd.upstream.entry import DRAINER, PUMP, node_key
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
-from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
+from binlogd.upstream.registry import NodeRegistry
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from tests.support.etcd import forgotten, own_etcd, say_version
 from tests.support.real_pd import real_pd

@@ -21,10 +21,11 @@ from binlogd.ports import NodeStatus
 from binlogd.settings.config import parse
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso, compose
+from binlogd.upstream.entry import DRAINER, PUMP
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
-from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
+from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated.etcdserverpb import RangeRequest

@@ -19,7 +19,7 @@ from binlogd.ports import NodeStatus
 from binlogd.pump.rpc.cistern import CisternService
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso, compose
-from binlogd.upstream.registry import DRAINER, PUMP
+from binlogd.upstream.entry import DRAINER, PUMP
 from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.mutation import encode_mutations
 from tests.support.appliance import Appliance, run

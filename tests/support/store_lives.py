@@ -18,8 +18,9 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log.directory import STORE_FILE
 from binlogd.ports import NodeStatus
 from binlogd.tso import Tso
+from binlogd.upstream.entry import PUMP
 from binlogd.upstream.keyspace.store import KeyspaceStore
-from binlogd.upstream.registry import PUMP, NodeRegistry
+from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.store import SkipEntry, UpstreamStore
 
 NODES = 3

@@ -21,9 +21,9 @@ from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.settings.quantities import host_and_port, shown_address
 from binlogd.tso import NO_TS, Tso, compose
-from binlogd.upstream.entry import node_key
+from binlogd.upstream.entry import PUMP, node_key
 from binlogd.upstream.keyspace.store import KeyspaceStore
-from binlogd.upstream.registry import PUMP, NodeRegistry
+from binlogd.upstream.registry import NodeRegistry
 from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest
 from tests.support.memory_pump import Cluster, MemoryPump

@@ -39,7 +39,7 @@ from binlogd.settings.config import parse
 from binlogd.settings.operators import operators
 from binlogd.settings.setup import Setup
 from binlogd.tso import NO_TS, Tso, physical_ms
-from binlogd.upstream.registry import DRAINER, PUMP
+from binlogd.upstream.entry import DRAINER, PUMP
 from binlogd.upstream.store import SkipList, UpstreamStore
 from tests.support.memory_pump import Cluster
 from tests.support.nodes import own_registry

@@ -15,8 +15,9 @@ from binlogd.node.receiving import UNREAD, RemoteDrainers
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.tso import NO_TS
+from binlogd.upstream.entry import DRAINER
 from binlogd.upstream.keyspace.store import KeyspaceStore
-from binlogd.upstream.registry import DRAINER, NodeRegistry
+from binlogd.upstream.registry import NodeRegistry
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest
 from tests.integration.pump.test_garbage import DAY, SMALL, a_month, gc_ts
 from tests.support.pump_world import World, at, eventually, posix_world

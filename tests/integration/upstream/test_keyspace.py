@@ -12,8 +12,9 @@ from random import Random
 import pytest
 
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
+from binlogd.upstream.entry import PUMP
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
-from binlogd.upstream.registry import PUMP, NodeRegistry
+from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.generated.etcdserverpb import (
     DeleteRangeRequest,

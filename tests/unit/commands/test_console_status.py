@@ -20,7 +20,7 @@ from binlogd.status import (
     UpstreamStatus,
 )
 from binlogd.tso import Tso
-from binlogd.upstream.registry import DRAINER
+from binlogd.upstream.entry import DRAINER
 from tests.support.statuses import drainer, well
 
 PHYSICAL = wall_clock(Tso(1 << 58))
