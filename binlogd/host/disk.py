@@ -57,7 +57,8 @@ class PosixDisk:
 
     async def sizes(self, directory: Path) -> dict[str, int]:
         """The plain files of a directory by name, with their sizes in bytes."""
-        return await self._hop(lambda: _sizes(directory))
+        found = await self._hop(lambda: _plain_files(directory))
+        return {name: each.st_size for name, each in found.items()}
 
     async def open_append(self, path: Path, *, create: bool) -> PosixAppendFile:
         """Opens a file to append; with `create` it must be new, and its name is durable."""
@@ -123,7 +124,8 @@ class PosixDisk:
 
     async def modified_ms(self, directory: Path) -> dict[str, int]:
         """When the plain files of a directory were last changed."""
-        return await self._hop(lambda: _modified_ms(directory))
+        found = await self._hop(lambda: _plain_files(directory))
+        return {name: each.st_mtime_ns // 1_000_000 for name, each in found.items()}
 
     async def rename(self, source: Path, target: Path) -> None:
         """Puts a file or directory in the place of another, durably; both have one parent."""
@@ -306,16 +308,15 @@ def make_directory(directory: Path) -> None:
         sync_directory(each.parent)
 
 
-def _sizes(directory: Path) -> dict[str, int]:
+def _plain_files(directory: Path) -> dict[str, os.stat_result]:
+    """In the order of their names. One that goes meanwhile is none, and hides no other."""
+    found = {}
     with os.scandir(directory) as entries:
-        found = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-    return dict(sorted(found.items()))
-
-
-def _modified_ms(directory: Path) -> dict[str, int]:
-    with os.scandir(directory) as entries:
-        files = [entry for entry in entries if entry.is_file()]
-        return {each.name: each.stat().st_mtime_ns // 1_000_000 for each in files}
+        for entry in sorted(entries, key=lambda each: each.name):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file():
+                    found[entry.name] = entry.stat()
+    return found
 
 
 class _Packing:
