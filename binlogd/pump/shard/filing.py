@@ -331,9 +331,10 @@ class Filer:
         self._tail.filed(len(entries))
         if not self._tail.waiting():
             self._has_more_unplaced = False
-        while self._snapshots and self._snapshots[0].records <= filed:
-            self._snapshots.popleft()
         self._reach(marks.head, marks.handle, marks.max_commit_ts)
+        while self._snapshots and self._snapshots[0].records <= filed:
+            _, watermark, handle = self._snapshots.popleft()  # may have come meanwhile
+            self._reach(marks.head, handle, watermark)
         self._pay()
         self.filed.fire()
 

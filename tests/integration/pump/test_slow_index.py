@@ -11,6 +11,7 @@ from pathlib import Path
 
 from binlogd.pump.metrics import say_pump
 from binlogd.pump.pump import Pump
+from binlogd.pump.route import ShardId
 from binlogd.telemetry.exposition import Exposition
 from tests.support.pump_world import (
     ROOMY,
@@ -130,3 +131,18 @@ async def test_a_pump_that_stops_while_the_chaser_is_on_has_lost_nothing(world: 
             assert int(exposed(pump)[ERRORS % "batch_write_kv"]) > 0
     async with world.pump() as pump:
         assert numbers(await pulled(pump, upto=at(1_000))) == expected
+
+
+async def test_a_watermark_that_moves_while_the_last_binlogs_are_filed_is_filed_with_them(
+    world: World,
+) -> None:
+    """As by a commit of another shard: no later one comes here that would tell of it."""
+    async with world.pump(shards=2) as pump:
+        first, places = pump._shards[0], [pump._routing.shard_of(at(number)) for number in range(9)]
+        here, there = places.index(ShardId(0)), places.index(ShardId(1))
+        with slow_sqlite(world.directory / INDEX):
+            await written(pump, prewrite(here), commit(here, 200))
+            await eventually(lambda: first.filer._batch_since_s)  # it waits for SQLite now
+            await written(pump, prewrite(there), commit(there, 300))
+            await eventually(lambda: first.watermark == at(300))
+        await eventually(lambda: first.filer.filed_ts == at(300))
