@@ -8,6 +8,7 @@ which has waited for the shortest time, and what has ended meanwhile is told to 
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -50,28 +51,34 @@ class Threads:
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Calls it in a thread. Who cancels the future before the call has begun prevents it, and
-        afterwards only does not hear of it. Raises RuntimeError after `close`."""
+        afterwards only does not hear of it. Raises RuntimeError after `close`, OSError where the
+        system gives not even one thread."""
         if self._is_closed:
             raise RuntimeError(f"the threads of {self._name} have ended")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        queued = (future, call)
-        with self._handing:
-            worker = self._waiting.pop() if self._waiting else None
-            if worker is None and len(self._begun) == self._count:
-                self._calls.append(queued)
-                return future
-        if worker is None:
-            self._begin(_Worker(queued))
-        else:
-            worker.next = queued
-            worker.woken.release()
+        self._hand((future, call), is_full=len(self._begun) == self._count)
         return future
 
-    def _begin(self, worker: _Worker) -> None:
-        name = f"{self._name}_{len(self._begun)}"
-        thread = threading.Thread(target=self._work, args=(worker,), name=name, daemon=True)
-        self._begun.append(thread)
-        thread.start()
+    def _hand(self, queued: _Queued, *, is_full: bool) -> None:
+        with self._handing:
+            worker = self._waiting.pop() if self._waiting else None
+            if worker is None and is_full:
+                self._calls.append(queued)
+                return
+        if worker is not None:
+            worker.next = queued
+            worker.woken.release()
+            return
+        name, first = f"{self._name}_{len(self._begun)}", _Worker(queued)
+        thread = threading.Thread(target=self._work, args=(first,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more, and those that are there do it
+            if not self._begun:
+                raise OSError(errno.EAGAIN, str(error)) from error
+            self._hand(queued, is_full=True)
+        else:
+            self._begun.append(thread)
 
     def close(self) -> None:
         """Waits for what was begun or queued, and ends the threads."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +40,43 @@ async def test_never_more_threads_than_allowed(threads: Threads) -> None:
         *(threads.run(lambda: threading.current_thread().name) for _ in range(50))
     )
     assert set(names) <= {"test_0", "test_1"}
+
+
+@contextmanager
+def no_more_threads() -> Iterator[None]:
+    """The system has no room for the stack of another one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    size = threading.stack_size(512 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (256 << 20), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        threading.stack_size(size)
+
+
+async def test_where_no_more_can_be_begun_those_that_are_there_do_it(threads: Threads) -> None:
+    def name() -> str:
+        return threading.current_thread().name
+
+    await threads.run(name)
+    with no_more_threads():
+        names = await asyncio.gather(*(threads.run(name) for _ in range(20)))
+        assert set(names) == {"test_0"}
+    both = threading.Barrier(2)
+    await asyncio.gather(*(threads.run(lambda: both.wait(60)) for _ in range(2)))
+
+
+async def test_where_none_can_be_begun_that_is_said_and_later_calls_do_not_wait() -> None:
+    threads = Threads(2, name="none")
+    with no_more_threads():
+        for _ in range(3):
+            with pytest.raises(OSError, match="can't start new thread"):
+                await threads.run(lambda: 1)
+    async with asyncio.timeout(60):
+        assert await threads.run(lambda: 2) == 2
+    threads.close()
 
 
 async def test_a_call_that_has_not_begun_can_be_cancelled_and_nobody_else_suffers(
