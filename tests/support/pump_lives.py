@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from binlogd.binlog import CommittedBinlog
@@ -96,7 +97,7 @@ async def everything(
         assert findings == [] or disk_of is not PosixDisk
         world = World(directory, disk)
         world.fates.answers_all = RolledBack()
-        async with world.pump(OPTIONS, shards=2) as pump:
+        async with world.pump(replace(OPTIONS, resolve_after_s=0.02), shards=2) as pump:
             world.times.says = at(upto)
             await pump.settle()
             await until_released(pump, upto)
