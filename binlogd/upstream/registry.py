@@ -25,15 +25,7 @@ import structlog
 
 from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.ports import NodeStatus
-from binlogd.upstream.entry import (
-    PUMP,
-    ROOT,
-    BadEntry,
-    entry_json,
-    node_key,
-    node_of,
-    span,
-)
+from binlogd.upstream.entry import PUMP, ROOT, BadEntry, entry_json, node_key, node_of, span
 from binlogd.wire.generated import etcdserverpb as etcd
 
 log = structlog.get_logger(__name__)

@@ -24,6 +24,7 @@ from binlogd.pump.shard.found import senseless
 from binlogd.tso import Tso
 
 _SCHEMA = """
+PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 4000;
 CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS prewrites (
     start_ts INTEGER PRIMARY KEY, fid INTEGER, offset INTEGER, length INTEGER);
@@ -69,12 +70,6 @@ class IndexDatabase:
         with _translated(path):
             writer = await connection_to(path, timeout=_BUSY_TIMEOUT_S)
             try:
-                for pragma in (
-                    "journal_mode = WAL",
-                    "synchronous = NORMAL",
-                    "wal_autocheckpoint = 4000",
-                ):
-                    await (await writer.execute(f"PRAGMA {pragma}")).close()
                 await writer.executescript(_SCHEMA + tally.SCHEMA)
                 await _check_format(path, writer)
                 reader = await connection_to(path, timeout=_BUSY_TIMEOUT_S)
