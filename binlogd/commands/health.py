@@ -25,7 +25,7 @@ def health(
     ] = False,
     wait_s: Annotated[
         float,
-        typer.Option("--wait", metavar="SECONDS", help="Ask again for so long, until it is well."),
+        typer.Option("--wait", max=86_400, help="Ask again for so many seconds, until it is well."),
     ] = 0.0,
     config_file: ConfigOption = None,
     addr: AddrOption = None,

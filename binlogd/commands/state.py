@@ -37,7 +37,7 @@ def state(
     ] = False,
     wait: Annotated[
         float,
-        typer.Option("--wait", min=0, help="Seconds to wait until it is done, saying for what."),
+        typer.Option("--wait", min=0, max=86_400, help="Seconds to wait for it, saying for what."),
     ] = 0.0,
     config_file: ConfigOption = None,
     addr: AddrOption = None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
+from binlogd.cli import command_line
 from binlogd.commands import state
 from binlogd.errors import NotRunning, Unavailable
 from binlogd.settings.config import Config
@@ -31,3 +33,11 @@ async def test_a_node_that_lets_go_of_its_files_has_ended() -> None:
 async def test_a_node_that_keeps_its_files_has_not_ended() -> None:
     with pytest.raises(Unavailable, match="not done after"):
         await state.wait_for(Setup(Config()), "pause", lambda: True, drainer=False, wait_s=0.05)
+
+
+@pytest.mark.parametrize("words", [["health"], ["state", "pause"]])
+def test_no_wait_is_without_end(words: list[str]) -> None:
+    for wait in ("inf", "1e9"):
+        refused = CliRunner().invoke(command_line([words[0]]), [*words, "--wait", wait])
+        assert refused.exit_code == 2
+        assert "is not in the range" in refused.output
