@@ -251,9 +251,10 @@ class PdService:
         start, end = span(self._safe_points_prefix())
         found = await self._keyspace.range(etcd.RangeRequest(key=start, range_end=end))
         kept = [msgspec.json.decode(each.value, type=_SafePoint) for each in found.kvs]
-        if all(each.service_id != _GC_WORKER for each in kept):
-            kept.append(_SafePoint(_GC_WORKER, _FOR_EVER, 0))
-        return [each for each in kept if each.expired_at > now_s]
+        held = [each for each in kept if each.expired_at > now_s]
+        if all(each.service_id != _GC_WORKER for each in held):
+            held.append(_SafePoint(_GC_WORKER, _FOR_EVER, 0))
+        return held
 
     def _safe_points_prefix(self) -> bytes:
         return f"/pd/{self.cluster_id}/gc/safe_point/service/".encode()

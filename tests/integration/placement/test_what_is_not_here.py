@@ -60,6 +60,32 @@ async def test_a_client_learns_that_the_time_is_told_here(channel: Channel) -> N
     assert bootstrapped.bootstrapped
 
 
+async def test_what_garbage_collection_held_for_a_while_is_over_without_harm(
+    channel: Channel,
+) -> None:
+    """A PD keeps its own for ever; whoever gave it an end left nobody anything to hold."""
+    key = f"/pd/{CLUSTER_ID}/gc/safe_point/service/gc_worker".encode()
+    over = b'{"service_id":"gc_worker","expired_at":1,"safe_point":5}'
+    put = etcd.PutRequest(key=key, value=over)
+    await ask(channel, "/etcdserverpb.KV/Put", put, etcd.PutResponse)
+    for service_id, ttl, safe_point, held in (
+        (b"br", 60, 9, 0),
+        (b"gc_worker", (1 << 63) - 1, 7, 7),
+        (b"gc_worker", (1 << 63) - 1, 11, 9),
+        (b"br", 0, 9, 11),
+    ):
+        request = pdpb.UpdateServiceGcSafePointRequest(
+            header=HEADER, service_id=service_id, ttl=ttl, safe_point=safe_point
+        )
+        answer = await ask(
+            channel,
+            "/pdpb.PD/UpdateServiceGCSafePoint",
+            request,
+            pdpb.UpdateServiceGcSafePointResponse,
+        )
+        assert answer.min_safe_point == held
+
+
 async def test_the_safe_point_of_collection_never_goes_back(channel: Channel) -> None:
     async def update(safe_point: int) -> int:
         request = pdpb.UpdateGcSafePointRequest(header=HEADER, safe_point=safe_point)
