@@ -251,7 +251,8 @@ class SocketFile:
             beside.replace(path)  # at no moment is it there with other rights
         except OSError as error:
             self.socket.close()
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):
+                beside.unlink()
             raise ConfigError(f"binlog-socket: {path}: {error.strerror or error}") from error
         self._inode = path.stat().st_ino
 

@@ -88,7 +88,11 @@ async def test_the_file_of_a_successor_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("plain", "is no socket; remove it"), ("x" * 120, "longer than 107 bytes")],
+    [
+        ("plain", "is no socket; remove it"),
+        ("x" * 120, "longer than 107 bytes"),
+        ("plain/x", "binlog-socket: .*plain/x: File exists"),
+    ],
 )
 async def test_what_cannot_be_a_socket_is_a_configuration_error(
     tmp_path: Path, name: str, message: str
