@@ -15,6 +15,7 @@ from pathlib import Path
 
 from binlogd.errors import ConfigError
 from binlogd.host.disk import disk_errors
+from binlogd.host.words import is_utf8
 from binlogd.log.checked_text import TEXT_BYTES_MAX, checksummed, text_in
 from binlogd.ports import Disk
 from binlogd.pump.log.gc import Hold
@@ -53,11 +54,13 @@ class Bases:
         return True
 
     async def declared(self) -> Sequence[Hold]:
-        """All of them by name. Raises ConfigError for a file that holds no timestamp, LogFailed."""
+        """All of them by name. Raises ConfigError for a file that is none, LogFailed."""
         holds = []
         with disk_errors(self._directory):
             for name in await self._names():
                 path = self._directory / name
+                if not is_utf8(name):  # it could not be told to anybody
+                    raise ConfigError(f"{self._directory}: {name!a} is no base: remove that file")
                 with suppress(FileNotFoundError):  # withdrawn meanwhile
                     (content,) = await self._disk.read(path, [(0, TEXT_BYTES_MAX)])
                     holds.append(Hold(name, _timestamp(path, content)))

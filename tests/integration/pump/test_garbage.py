@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from binlogd.commands.export_base import base
@@ -114,6 +116,20 @@ async def test_a_base_that_does_not_read_stops_all_deletion_and_the_next_start(
         await eventually(lambda: "holds no timestamp" in pump.statistics().gc.failed)
         assert gc_ts(pump) == NO_TS
     with pytest.raises(ConfigError, match="bases/odd: holds no timestamp"):
+        async with world.pump(SMALL):
+            pass
+
+
+async def test_a_base_whose_name_is_no_text_is_named_and_keeps_nobody_from_the_status(
+    world: World,
+) -> None:
+    async with world.pump(SMALL) as pump:
+        await pump.caretaker.bases.declare("mine", at(1))
+        (world.directory / "bases" / os.fsdecode(b"fr\xfcher")).write_bytes(b"1\n")
+        pump.caretaker.trigger()
+        await eventually(lambda: r"'fr\udcfcher' is no base" in pump.statistics().gc.failed)
+        msgspec.json.encode(pump.statistics().gc)
+    with pytest.raises(ConfigError, match="remove that file"):
         async with world.pump(SMALL):
             pass
 
