@@ -42,7 +42,9 @@ class PosixDisk:
     def __init__(self, *, threads: int = 8) -> None:
         self._threads = Threads(threads, name="disk")
         self._hop = self._threads.run
-        self._boot_id = _read_boot_id()
+        self._boot_id = ""
+        with contextlib.suppress(OSError):
+            self._boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
         self._replacing = threading.Lock()
         self._turns = count(1)
         self._replaced: dict[Path, int] = {}
@@ -256,13 +258,6 @@ async def let_go(file: AppendFile | None, lock: DiskLock | None) -> None:
 
 
 # --- what the threads do -------------------------------------------------------------------
-
-
-def _read_boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from binlogd.errors import (
     Refused,
 )
 from binlogd.ports import Committed, RolledBack
+from binlogd.pump.kept_routing import SHARDS_FILE, routing_of
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.state import Action, NodeState
 from binlogd.tso import NO_TS, Tso
@@ -453,6 +454,31 @@ async def test_a_data_directory_keeps_its_shard_count(world: World) -> None:
             pass
     async with world.pump(shards=2):
         pass
+
+
+async def test_a_shard_that_is_gone_and_a_lost_count_are_missed_where_there_are_binlogs(
+    world: World,
+) -> None:
+    """Else their transactions would be, in silence."""
+    transactions = [(start, start + 1) for start in range(1, 21, 2)]
+    async with world.pump(shards=4) as pump:
+        for start, commit_ts in transactions:
+            await written(pump, prewrite(start), commit(start, commit_ts))
+    shard, aside = world.directory / "pump/shard-1", world.directory / "aside"
+    shard.rename(aside)
+    with pytest.raises(ConfigError, match="shard-1/value is missing, and all that was written"):
+        async with world.pump(shards=4):
+            pass
+    aside.rename(shard)
+    count = world.directory / "pump" / SHARDS_FILE
+    content = count.read_bytes()
+    count.unlink()
+    with pytest.raises(ConfigError, match="pump/shards is missing"):
+        await routing_of(count.parent, 2, world.disk)
+    assert not count.exists()
+    count.write_bytes(content)
+    async with world.pump(shards=4) as pump:
+        assert numbers(await pulled(pump, upto=at(20))) == transactions
 
 
 # --- fake binlogs --------------------------------------------------------------------------
