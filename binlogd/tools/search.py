@@ -158,7 +158,7 @@ def by_row(log: SearchedLog, question: Question, found: Found) -> None:
         _expect_columns(log.jobs, wanted, question)
     start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
     parts, ddls = _slices(start, stop), list[Tso]()
-    if wanted is not None and (rows_index := indexed(log.sources, log.jobs)) is not None:
+    if wanted is not None and (rows_index := indexed(log.sources, log.jobs)):
         parts = _picked(rows_index, wanted, question.row, start, stop)
         ddls = [Tso(ts) for frame in rows_index for ts in frame.head.ddls]
     for begin, end, only in parts:

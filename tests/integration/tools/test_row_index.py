@@ -93,6 +93,13 @@ def has(row: NamedRow, table: str, wanted: dict[str, str]) -> bool:
     return all(text in there.get(name, ()) for name, text in wanted.items())
 
 
+async def test_in_a_log_without_binlogs_nothing_is_found(tmp_path: Path) -> None:
+    async with posix_world(tmp_path) as world, world.pump(_OPTIONS, shards=2):
+        pass
+    for row in ({}, {"id": "1"}):
+        assert found(searched(tmp_path), "shop.orders", row, 10) == []
+
+
 @pytest.mark.parametrize(("name", "index_at"), [("ddl", 0.6), ("keys", 1.0)])
 async def test_the_index_finds_what_reading_the_log_finds(
     tmp_path: Path, name: str, index_at: float
