@@ -15,7 +15,7 @@ import structlog
 
 from binlogd.errors import PumpUnavailable
 from binlogd.host.http import HttpSession, NoAnswer, http_session
-from binlogd.settings.quantities import host_and_port
+from binlogd.settings.quantities import host_and_port, shown_address
 from binlogd.status import NodeEntry
 
 log = structlog.get_logger(__name__)
@@ -72,11 +72,11 @@ class AskedPumps:
         found: dict[str, tuple[int, PumpNode]] = {}
         reasons: list[str] = []
         async with http_session(_ANSWER_S, None) as asking:
-            for host, port in self._addresses:
+            for where in map(shown_address, self._addresses):
                 try:
-                    said = await _listed(asking, f"http://{host}:{port}/status")
+                    said = await _listed(asking, f"http://{where}/status")
                 except (NoAnswer, PumpUnavailable) as error:
-                    reasons.append(f"{host}:{port}: {error}")
+                    reasons.append(f"{where}: {error}")
                     continue
                 for update_ts, node in said:
                     if node.node_id not in found or found[node.node_id][0] < update_ts:

@@ -63,6 +63,12 @@ async def test_a_node_that_does_not_answer_is_passed_over() -> None:
         assert found.node_id == "a"
 
 
+async def test_an_address_of_ipv6_is_one_in_a_url() -> None:
+    """Also on a machine that has none itself."""
+    with pytest.raises(PumpUnavailable, match=r"\[::1\]:1: Cannot connect"):
+        await AskedPumps(("::1", 1)).pumps()
+
+
 async def test_when_nobody_knows_each_reason_is_told() -> None:
     async with node({"status": None, "CommitTS": 0, "ErrMsg": "etcd is away"}) as lost:
         with pytest.raises(PumpUnavailable, match=r"no pump found: 127.*: etcd is away, 127"):
