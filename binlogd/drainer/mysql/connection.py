@@ -11,6 +11,7 @@ session variables: tidb-binlog pkg/loader/util.go.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -215,13 +216,14 @@ class MySqlServer:
 _SECONDS = doubling(0.00005, 18)
 _DEFAULT_MODE = "ALLOW_INVALID_DATES"
 _STRICT_MODE = "STRICT_ALL_TABLES"
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")  # a variable that holds one takes no text
 _STRICT_MODES = frozenset({_STRICT_MODE, "STRICT_TRANS_TABLES", "TRADITIONAL"})
 _MARIADB_MODES_OF_ROWS = (b"TIME_ROUND_FRACTIONAL",)
 """A fraction that a MODIFY or a generated column has no room for is rounded, as by TiDB and MySQL;
 MariaDB cuts it off, without a warning."""
 _MARIADB_MODES = (*_MARIADB_MODES_OF_ROWS, b"IGNORE_BAD_TABLE_OPTIONS")
 """Options of tables that TiDB has (STATS_BUCKETS) are let pass."""
-_NO_ESCAPES = frozenset({"NO_BACKSLASH_ESCAPES"})
+_NO_ESCAPES = frozenset({"NO_BACKSLASH_ESCAPES", "EMPTY_STRING_IS_NULL"})
 _HARMFUL_MODES = _NO_ESCAPES | {"ANSI_QUOTES", "ANSI"}
 _WISHES = (
     b"in_predicate_conversion_threshold = 0",  # MariaDB: a long IN list stays a range
@@ -304,7 +306,8 @@ class SqlSession:
         for name, value in server.params.items():
             if name.lower() in WITHOUT_EFFECT:
                 continue
-            await self.run(b"SET SESSION " + sql.ident(name) + b" = " + sql.text(value))
+            said = value.encode() if _NUMBER.fullmatch(value) else sql.text(value)
+            await self.run(b"SET SESSION " + sql.ident(name) + b" = " + said)
 
     async def _logs_statements(self) -> bool:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from random import Random
 
@@ -119,6 +120,32 @@ async def test_a_moment_is_the_same_under_any_time_zone_of_the_session(
         await sink.flush()
     rows = db.execute("SET time_zone = '+00:00'", "SELECT b FROM s.m")
     assert rows == [(b"2024-01-02 03:04:05",)]
+
+
+async def test_a_variable_is_a_number_or_text_as_the_server_has_it(db: MariaDb) -> None:
+    base = server_of(db)
+    params = {"innodb_lock_wait_timeout": "20", "unique_checks": "0", "sql_select_limit": "9"}
+    params["character_set_results"] = "utf8mb4"
+    server = MySqlServer(base.host, base.port, base.user, base.password, params=params)
+    with closing(await SqlSession.connect(server)) as session:
+        (row,) = await session.rows(
+            b"SELECT @@innodb_lock_wait_timeout, @@unique_checks, @@sql_select_limit"
+        )
+    assert [int(value) for value in row] == [20, 0, 9]
+
+
+async def test_an_empty_text_is_one_under_any_sql_mode(db: MariaDb) -> None:
+    base = server_of(db)
+    mode = "EMPTY_STRING_IS_NULL"
+    if db.name != "MariaDB":
+        pytest.skip("MariaDB alone has this mode")
+    server = MySqlServer(base.host, base.port, base.user, base.password, sql_mode=mode)
+    sink = MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
+    db.execute("ALTER TABLE s.t ADD COLUMN b BIGINT")
+    async with running(sink):
+        await sink.submit([dml(5, inserted(T, (1, 1, b"")))])
+        await sink.flush()
+    assert db.execute("SELECT c FROM s.t") == [(b"",)]
 
 
 @pytest.mark.parametrize("mode", [None, "", "STRICT_TRANS_TABLES,ANSI_QUOTES,NO_BACKSLASH_ESCAPES"])
