@@ -31,10 +31,12 @@ def mysql_sink(setup: Setup, cluster_id: int, skipped: Set[Tso]) -> MySqlSink:
 
 
 async def reach_mysql(setup: Setup) -> str:
-    """Opens a session, and tells what its user lacks."""
-    server = downstream_server(setup)
+    """Opens a session, also where the checkpoint is, and tells what its user lacks."""
+    server, elsewhere = downstream_server(setup), _checkpoint_server(setup)
     with closing(await SqlSession.connect(server)) as session:
         is_lacking = await catalog.lacks_process(session)
+    if elsewhere is not None:
+        (await SqlSession.connect(elsewhere)).close()
     if not is_lacking:
         return ""
     return (
@@ -120,11 +122,11 @@ def store_at(
 
 def _checkpoint_server(setup: Setup) -> MySqlServer | None:
     """None where the checkpoint is with the data."""
-    place = setup.config.syncer.to.checkpoint
+    place, table = setup.config.syncer.to.checkpoint, "syncer.to.checkpoint"
     if not place.host:
         return None
     tls = plain_tls(place.security)
-    return MySqlServer(place.host, place.port, place.user, place.password, tls=tls)
+    return MySqlServer(place.host, place.port, place.user, place.password, tls=tls, table=table)
 
 
 def _trash_options(setup: Setup) -> TrashOptions | None:

@@ -204,6 +204,8 @@ class MySqlServer:
     time_zone: str = "+00:00"
     tls: ClientTls | None = None
     """With it, nothing is said to a server that does not speak TLS."""
+    table: str = "syncer.to"
+    """Of the configuration, where its keys are."""
     times: QueryTimes = field(default_factory=lambda: QueryTimes(), repr=False, compare=False)
     """Of all sessions."""
     connector: Callable[..., ServerConnection] = field(default=MysqlConnection, compare=False)
@@ -214,9 +216,9 @@ class MySqlServer:
 
 
 _SECONDS = doubling(0.00005, 18)
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")  # a variable that holds one takes no text
 _DEFAULT_MODE = "ALLOW_INVALID_DATES"
 _STRICT_MODE = "STRICT_ALL_TABLES"
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")  # a variable that holds one takes no text
 _STRICT_MODES = frozenset({_STRICT_MODE, "STRICT_TRANS_TABLES", "TRADITIONAL"})
 _MARIADB_MODES_OF_ROWS = (b"TIME_ROUND_FRACTIONAL",)
 """A fraction that a MODIFY or a generated column has no room for is rounded, as by TiDB and MySQL;
@@ -265,7 +267,7 @@ class SqlSession:
             server.password,
             autocommit=not for_rows,
             tls=server.tls,
-            without_tls="the server offers no TLS, and syncer.to.security asks for it",
+            without_tls=f"the server offers no TLS, and {server.table}.security asks for it",
         )
         session = cls(connection, server)
         is_ready = False
@@ -453,7 +455,8 @@ def _ours(error: BaseException, server: MySqlServer, statement: bytes = b"") -> 
         reason += f": {error.__cause__}"
     for codes, kind, says in _WAITED_FOR:
         if code in codes:
-            return kind(f"{server}{says}: error {code}: {reason}", todo=_WAYS_IN.get(code, ""))
+            todo = _WAYS_IN.get(code, "").replace("syncer.to", server.table)
+            return kind(f"{server}{says}: error {code}: {reason}", todo=todo)
     said = statement[:_SHOWN_BYTES_MAX].decode(errors="replace")
     return SqlRefused(code, reason, f"{server} refuses {said}: " if said else "")
 

@@ -135,6 +135,11 @@ def test_a_question_makes_no_cluster_id_here_nor_at_the_node_that_stands_in_for_
     tmp_path: Path,
 ) -> None:
     (tmp_path / "pd").mkdir()
+    "mysql, a closed port of the checkpoint": (
+        'host = "127.0.0.1"\nport = {port}\nuser = "root"\n'
+        '[syncer.to.checkpoint]\nhost = "127.0.0.1"\nport = 1',
+        r"syncer\.to\.checkpoint\.host",
+    ),
     with closing(Appliance(tmp_path / "pd", history=b"[]")) as stands_in:
         stands_in.configure('[upstream]\nschema-history = "ddl_history.json"\n')
         stands_in.start()
