@@ -219,7 +219,7 @@ def _of_the_original(environ: Mapping[str, str]) -> dict[str, _Given]:
     return {
         key: _Given(_converted(name, environ[name], _kinds()[key]), name)
         for key, name in _ORIGINAL_VARIABLES.items()
-        if environ.get(name)
+        if environ.get(name) and not _is_of_kubernetes(name, environ[name])
     }
 
 

@@ -114,6 +114,13 @@ def test_what_kubernetes_says_of_a_service_of_our_name_is_passed_over(tmp_path: 
 
 def test_what_is_wrong_in_the_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"binlogd.toml: pump.shards: must be above 0"):
+def test_what_kubernetes_says_of_a_service_named_mysql_is_no_port(tmp_path: Path) -> None:
+    environ = {"MYSQL_PORT": "tcp://10.0.0.1:3306", "MYSQL_SERVICE_HOST": "10.0.0.1"}
+    assert read("", tmp_path, environ).config == Config()
+    to = read("", tmp_path, {**environ, "MYSQL_HOST": "mysql"}).config.syncer.to
+    assert (to.host, to.port) == ("mysql", 3306)
+
+
         read("[pump]\nshards = 0", tmp_path, {"BINLOGD_PUMP__SHARDS": "2"})
 
 
