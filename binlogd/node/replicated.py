@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.filtering.glob import regular
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.host.clock import WallClock
@@ -25,10 +26,11 @@ def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFil
     def patterns(names: tuple[config.TableNameConfig, ...]) -> list[TablePattern]:
         return [TablePattern(name.db_name, name.tbl_name) for name in names]
 
+    _check(syncer)
     return TableFilter(
         do_databases=syncer.replicate_do_db,
         do_tables=patterns(syncer.replicate_do_table),
-        ignored_databases=[name for name in syncer.ignore_schemas.split(",") if name],
+        ignored_databases=_ignored(syncer),
         ignored_tables=patterns(syncer.ignore_table),
         ignored_commit_ts=_Either(frozenset(syncer.ignore_txn_commit_ts), skipped),
         events=_event_filter(syncer),
@@ -36,6 +38,26 @@ def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFil
         loop=loop_control(syncer),
         executes_ddl=syncer.sync_ddl,
     )
+
+
+def _ignored(syncer: SyncerConfig) -> list[str]:
+    return [name.strip() for name in syncer.ignore_schemas.split(",") if name.strip()]
+
+
+def _check(syncer: SyncerConfig) -> None:
+    """Raises ConfigError that names the key, also where the pattern of a shape is none."""
+    tables = {
+        "syncer.replicate-do-table": syncer.replicate_do_table,
+        "syncer.ignore-table": syncer.ignore_table,
+        "syncer.to.original-shape-table": syncer.to.original_shape_table,
+    }
+    named = [("syncer.replicate-do-db", name) for name in syncer.replicate_do_db]
+    named += [("syncer.ignore-schemas", name) for name in _ignored(syncer)]
+    for key, found in tables.items():
+        named += [(key, name) for each in found for name in (each.db_name, each.tbl_name)]
+    for key, name in named:
+        if name.startswith("~"):
+            regular(name[1:], f"{key}: ")
 
 
 def _router(syncer: SyncerConfig) -> TableRouter:

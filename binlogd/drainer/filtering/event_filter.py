@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import msgspec
 
-from binlogd.drainer.filtering.glob import glob
+from binlogd.drainer.filtering.glob import glob, regular
 from binlogd.errors import ConfigError
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
@@ -47,6 +47,7 @@ EVENTS = frozenset({*_ROW_EVENTS, *_DDL_EVENTS, *_OF_PARTITIONS, *_GROUPS})
 
 _WORDS_BEFORE_THE_THING_MAX = 12
 _ANSWERS_KEPT_MAX = 10_000
+_IGNORE_SQL = "syncer.binlog-filter-rule: ignore-sql "
 
 
 class EventRule(msgspec.Struct, frozen=True):
@@ -117,7 +118,7 @@ class _Rule:
         self._schema = glob(rule.schema, flags)
         self._table = glob(rule.table, flags) if rule.table else None
         self._events = [_event(name) for name in rule.events]
-        self._expressions = [_expression(pattern) for pattern in rule.sql_patterns]
+        self._expressions = [regular(each, _IGNORE_SQL) for each in rule.sql_patterns]
 
     def matches(self, database: str, table: str) -> bool:
         if self._schema.fullmatch(database) is None:
@@ -147,12 +148,3 @@ def _event(name: str) -> str:
         known = ", ".join(sorted(EVENTS - {""}))
         raise ConfigError(f'syncer.binlog-filter-rule: unknown event "{name}"; known: {known}')
     return _ALIASES.get(lowered, lowered)
-
-
-def _expression(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern, re.IGNORECASE)
-    except re.error as error:
-        raise ConfigError(
-            f"syncer.binlog-filter-rule: ignore-sql {pattern!r} is no regular expression: {error}"
-        ) from error

@@ -16,13 +16,13 @@ Source: tidb-binlog pkg/filter/filter.go, drainer/syncer.go.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Container
 from functools import lru_cache
 
 import msgspec
 
 from binlogd.drainer.filtering.event_filter import EventFilter
+from binlogd.drainer.filtering.glob import regular
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import TableRouter
 from binlogd.errors import ConfigError
@@ -88,14 +88,11 @@ def _listed(
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
     if pattern.startswith("~"):
-        try:
-            expression = re.compile(pattern[1:], re.IGNORECASE)
-        except re.error as error:
-            raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
+        expression = regular(pattern[1:])
         return lambda name: expression.search(name) is not None
     wanted = pattern.casefold()
     try:
-        whole = re.compile(pattern, re.IGNORECASE)
-    except re.error:
+        whole = regular(pattern)
+    except ConfigError:
         return lambda name: name.casefold() == wanted
     return lambda name: name.casefold() == wanted or whole.fullmatch(name) is not None

@@ -1,12 +1,24 @@
-"""The patterns of `table-migrate-rule`: `?` is one character, `[a-z]` and `[!a-z]` a set, and `*`,
-as the last character, any rest. Source: tidb-tools pkg/table-rule-selector.
+"""The patterns of filters: regular expressions, and those of `table-migrate-rule`: `?` is one
+character, `[a-z]` and `[!a-z]` a set, and `*`, as the last character, any rest. Source: tidb-tools
+pkg/table-rule-selector.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 
 from binlogd.errors import ConfigError
+
+
+def regular(pattern: str, place: str = "") -> re.Pattern[str]:
+    """A regular expression, which knows no case. Raises ConfigError, also for what is another one
+    where the original reads it, as `[[:alpha:]]`: Python warns of that, and finds other names."""
+    try:
+        with warnings.catch_warnings(action="error", category=FutureWarning):
+            return re.compile(pattern, re.IGNORECASE)
+    except (re.error, FutureWarning) as error:
+        raise ConfigError(f"{place}{pattern!r} is no regular expression: {error}") from error
 
 
 def glob(pattern: str, flags: int) -> re.Pattern[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.errors import ConfigError
+from binlogd.node.replicated import table_filter
+from binlogd.settings.config import SyncerConfig, parse
 from binlogd.tso import Tso
 
 DO_BOTH = {
@@ -55,8 +59,40 @@ def test_a_table_is_allowed_first_and_then_ignored(
     assert table_filter.replicates(database, table) is answer
 
 
+def test_schemas_that_are_ignored_may_have_spaces_between_them() -> None:
+    found = table_filter(SyncerConfig(ignore_schemas=" mysql, Shop ,,"))
+    assert not found.replicates("shop", "orders")
+    assert not found.replicates("mysql", "user")
+    assert found.replicates("bank", "accounts")
+
+
+@pytest.mark.parametrize("pattern", ["~(", "~^[[:alpha:]]+$", "~[a--b]"])
+@pytest.mark.parametrize(
+    ("syncer", "key"),
+    [
+        ('ignore-schemas = "mysql, {}"', "syncer.ignore-schemas"),
+        ('replicate-do-db = ["{}"]', "syncer.replicate-do-db"),
+        (
+            '[[syncer.replicate-do-table]]\ndb-name = "a"\ntbl-name = "{}"',
+            "syncer.replicate-do-table",
+        ),
+        ('[[syncer.ignore-table]]\ndb-name = "{}"\ntbl-name = "a"', "syncer.ignore-table"),
+        (
+            '[[syncer.to.original-shape-table]]\ndb-name = "a"\ntbl-name = "{}"',
+            "syncer.to.original-shape-table",
+        ),
+    ],
+)
+def test_the_key_of_a_pattern_that_cannot_be_meant_is_named(
+    syncer: str, key: str, pattern: str
+) -> None:
+    found = parse(f"[syncer]\n{syncer.format(pattern)}", "test")
+    with pytest.raises(ConfigError, match=f"^{re.escape(key)}: .* is no regular expression"):
+        table_filter(found.syncer)
+
+
 def test_a_broken_regular_expression_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'~\\('"):
+    with pytest.raises(ConfigError, match="'\\(' is no regular"):
         TableFilter(do_databases=["~("])
 
 
