@@ -30,6 +30,7 @@ from binlogd.ports import AppendFile, Disk, DiskLock, Space
 _GZIP_MAGIC = b"\x1f\x8b"
 _PACKED_BYTES = 4 << 20
 _CHECKSUM_BYTES = 1 << 20
+_NAME_BYTES_MAX = 255
 _LARGE_BYTES = 1 << 20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -530,9 +531,11 @@ def _close(descriptor: int) -> None:
 
 def check_writable(key: str, directory: Path) -> None:
     """Whether this user may write there, or make it; changes nothing. Raises ConfigError."""
+    if any(len(os.fsencode(name)) > _NAME_BYTES_MAX for name in directory.parts):
+        raise ConfigError(f"{key} {directory}: a name has {_NAME_BYTES_MAX} bytes at most")
     there = directory
-    while not there.exists():  # ends at the root
-        if there.is_symlink():
+    while not os.path.exists(there):  # ends at the root
+        if os.path.islink(there):
             raise ConfigError(
                 f"{key} {directory}: {there} is a link to {there.readlink()}, where nothing is;"
                 " make that, or remove the link"

@@ -112,6 +112,7 @@ def set_up_log_of_command(level: str | None) -> None:
     if level is not None:
         set_up_logging(level, Lines(sys.stderr))
         return
+    logging.getLogger("aiokafka.conn").setLevel(logging.CRITICAL)  # a stack of what it raises too
     structlog.configure(
         processors=[structlog.processors.add_log_level, _as_a_line],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

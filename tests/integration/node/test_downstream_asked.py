@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -87,6 +89,36 @@ async def test_a_file_that_is_no_replica_is_said_before_anything_comes(tmp_path:
         await reach(load_setup(file))
 
 
+@pytest.mark.parametrize("place", ["sqlite", "file"])
+async def test_a_name_that_no_file_system_has_is_said(tmp_path: Path, place: str) -> None:
+    file = tmp_path / "binlogd.toml"
+    file.write_text(f'[syncer]\ndb-type = "{place}"\n[syncer.to]\ndir = "{"x" * 300}"\n')
+    with pytest.raises(ConfigError, match=r"syncer\.to\.dir /.*: a name has 255 bytes at most"):
+        await reach(load_setup(file))
+
+
+def test_what_speaks_no_kafka_is_said_without_a_stack(tmp_path: Path) -> None:
+    file = tmp_path / "binlogd.toml"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.sendall(b"\xff" * 64)
+                connection.recv(1 << 10)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        to = f'[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "{address}"\n'
+        file.write_text(f'data-dir = "data"\n{to}')
+        asked = run(tmp_path, "check-config", "-c", str(file), "--ask")
+        answering.join()
+    assert asked.returncode == 1
+    assert "the downstream cannot be used: Kafka at" in asked.stdout
+    assert "Traceback" not in asked.stderr
+
+
 def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
     file = tmp_path / "binlogd.toml"
@@ -102,6 +134,11 @@ UNREACHABLE = {
     "mysql, a certificate of nobody": (
         'host = "127.0.0.1"\nport = {port}\n[syncer.to.security]\nssl-ca = "{ca}"',
         "syncer.to.security",
+    ),
+    "mysql, a closed port of the checkpoint": (
+        'host = "127.0.0.1"\nport = {port}\nuser = "root"\n'
+        '[syncer.to.checkpoint]\nhost = "127.0.0.1"\nport = 1',
+        r"syncer\.to\.checkpoint\.host",
     ),
     "kafka, a closed port": ('kafka-addrs = "127.0.0.1:1"', "check syncer.to.kafka-addrs"),
     "kafka, an unknown host": ('kafka-addrs = "no.invalid"', "check syncer.to.kafka-addrs"),
@@ -135,11 +172,6 @@ def test_a_question_makes_no_cluster_id_here_nor_at_the_node_that_stands_in_for_
     tmp_path: Path,
 ) -> None:
     (tmp_path / "pd").mkdir()
-    "mysql, a closed port of the checkpoint": (
-        'host = "127.0.0.1"\nport = {port}\nuser = "root"\n'
-        '[syncer.to.checkpoint]\nhost = "127.0.0.1"\nport = 1',
-        r"syncer\.to\.checkpoint\.host",
-    ),
     with closing(Appliance(tmp_path / "pd", history=b"[]")) as stands_in:
         stands_in.configure('[upstream]\nschema-history = "ddl_history.json"\n')
         stands_in.start()
