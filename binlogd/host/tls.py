@@ -55,12 +55,12 @@ class TlsFiles:
             return
         try:
             context.load_cert_chain(self.cert, self.key, self.key_password)  # or OpenSSL asks
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ValueError) as error:  # the latter for a password that is too long
             reason = (
                 "the key is not of this certificate, not in PEM, or encrypted with another password"
                 " than ssl-key-password"
                 if isinstance(error, ssl.SSLError)
-                else error.strerror
+                else str(getattr(error, "strerror", "") or error)
             )
             raise ConfigError(
                 f"ssl-cert, ssl-key: could not load {self.cert} with {self.key}: {reason}"

@@ -9,7 +9,6 @@ Source: tidb-binlog pkg/encrypt.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,7 @@ def decrypt(encrypted: str, key_hex: str) -> str:
     key = _key(key_hex)
     try:
         data = base64.b64decode(encrypted, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # also for what is not ASCII
         raise ConfigError("is not base64; make it by `binlogd ctl encrypt`") from error
     iv, mark, hidden = data[:_IV_BYTES], data[_IV_BYTES : _IV_BYTES + 1], data[_IV_BYTES + 1 :]
     if mark != b"@":

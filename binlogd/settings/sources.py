@@ -243,7 +243,8 @@ def _converted(name: str, text: str, kind: Any) -> Any:
         raise ConfigError(f"{name}: is not UTF-8 text")
     try:
         if origin is dict or (origin is tuple and text.lstrip().startswith("[")):
-            return tomllib.loads(f"value = {text}")["value"]
+            (value,) = tomllib.loads(f"value = {text}").values()  # or it says another key
+            return value
         if origin is tuple:
             parts = [each.strip() for each in text.split(",")]
             return [_converted(name, each, kinds[0]) for each in parts if each]
@@ -253,7 +254,7 @@ def _converted(name: str, text: str, kind: Any) -> Any:
         return msgspec.convert(text, plain, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name}: {right_form(plain)}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{name}: expected a list or table as TOML has it") from error
 
 

@@ -265,6 +265,9 @@ async def test_a_question_finds_what_a_start_would_and_shuts_nobody_out(
         await reach(set_up(tmp_path, kafka.at("LOGIN"), login))
     with pytest.raises(ConfigError, match="encrypted with another password than ssl-key-password"):
         await reach(set_up(tmp_path, kafka.at("MUTUAL"), lines.replace("-file", "")))
+    (tmp_path / "secret").write_text("of the key" * 200)
+    with pytest.raises(ConfigError, match="password cannot be longer than 1024 bytes"):
+        await reach(set_up(tmp_path, kafka.at("MUTUAL"), lines))
 
 
 BY_TOKEN = 'kafka-sasl-mechanism = "OAUTHBEARER"\nkafka-token-url = "http://p/token"\n'

@@ -89,6 +89,8 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
         ({"BINLOGD_PUMP__SHARDS": "many"}, "BINLOGD_PUMP__SHARDS: must be a whole number"),
         ({"BINLOGD_PUMP__SHARDS": "0"}, "BINLOGD_PUMP__SHARDS: pump.shards: must be above 0"),
         ({"BINLOGD_SYNCER__TO__PARAMS": "{"}, "a list or table as TOML has it"),
+        ({"BINLOGD_SYNCER__TO__PARAMS": "{}\nx = 1"}, "a list or table as TOML has it"),
+        ({"BINLOGD_SYNCER__REPLICATE_DO_DB": "[" * 2000}, "a list or table as TOML has it"),
         ({"BINLOGD_ADDR": "a:1", "BINLOGD_ADDR_FILE": "x"}, "both say addr; unset one"),
         ({"BINLOGD_ADDR_FILE": "/nowhere"}, "BINLOGD_ADDR_FILE: /nowhere cannot be read"),
     ],
@@ -112,8 +114,6 @@ def test_what_kubernetes_says_of_a_service_of_our_name_is_passed_over(tmp_path: 
     assert read("", tmp_path, environ).config == Config()
 
 
-def test_what_is_wrong_in_the_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"binlogd.toml: pump.shards: must be above 0"):
 def test_what_kubernetes_says_of_a_service_named_mysql_is_no_port(tmp_path: Path) -> None:
     environ = {"MYSQL_PORT": "tcp://10.0.0.1:3306", "MYSQL_SERVICE_HOST": "10.0.0.1"}
     assert read("", tmp_path, environ).config == Config()
@@ -121,6 +121,8 @@ def test_what_kubernetes_says_of_a_service_named_mysql_is_no_port(tmp_path: Path
     assert (to.host, to.port) == ("mysql", 3306)
 
 
+def test_what_is_wrong_in_the_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"binlogd.toml: pump.shards: must be above 0"):
         read("[pump]\nshards = 0", tmp_path, {"BINLOGD_PUMP__SHARDS": "2"})
 
 
@@ -180,6 +182,7 @@ def test_encrypting_and_decrypting_is_nothing(length: int, text: str, iv: bytes)
     ("text", "said"),
     [
         ('encrypted_password = "%"', "failed to decrypt password in `to.encrypted_password`"),
+        ('encrypted_password = "é"', "is not base64; make it by `binlogd ctl encrypt`"),
         ('encrypted_password = "aGVsbG8="', "ciphertext not valid"),
         ('password = "a"\npassword-file = "b"', "give one of them"),
         ('password-file = "missing"', "missing cannot be read"),
