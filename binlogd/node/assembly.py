@@ -36,7 +36,7 @@ from binlogd.pump.slow import SlowWrites
 from binlogd.relay.log import RelayWriter
 from binlogd.serving.finder import Finder
 from binlogd.settings import config
-from binlogd.settings.quantities import gc_keep_s, kept_s, listen_address, pump_addresses
+from binlogd.settings.quantities import kept_s, listen_address, pump_addresses, retention_s
 from binlogd.settings.setup import Setup, client_tls
 from binlogd.status import DownstreamStatus
 from binlogd.telemetry.traces import Traces
@@ -331,7 +331,7 @@ async def open_pump(
         clock=WallClock(),
         disk=disk,
         options=PumpOptions(
-            gc_keep_s=gc_keep_s(settings.gc),
+            gc_keep_s=retention_s("pump.gc", settings.gc),
             fake_interval_s=settings.fake_binlog_interval,
             free_bytes_min=settings.stop_write_at_available_space,
             record_bytes_max=settings.max_message_size,

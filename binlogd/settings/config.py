@@ -29,7 +29,6 @@ from binlogd.settings.quantities import (
     Seconds,
     Size,
     address_of,
-    gc_keep_s,
     in_units,
     kept_s,
     listen_address,
@@ -399,7 +398,7 @@ def _check(config: Config) -> None:
     listen_address(config.addr)
     pump_addresses(config.upstream.pumps)
     advertised(config)
-    gc_keep_s(config.pump.gc)
+    retention_s("pump.gc", config.pump.gc)
     retention_s("drainer.trash-retention", config.drainer.trash_retention)
     kept_s("syncer.to.retention-time", config.syncer.to.retention_time)
     kept_s("archive.keep", config.archive.keep)

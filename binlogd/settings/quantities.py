@@ -114,11 +114,6 @@ def pd_addresses(urls: str | Sequence[str]) -> list[tuple[str, int]]:
     return [address_of("upstream.pd-urls", url) for url in plain if url]
 
 
-def gc_keep_s(gc: int | str) -> float:
-    """How long a Pump keeps binlogs, in seconds."""
-    return retention_s("pump.gc", gc)
-
-
 def retention_s(key: str, text: int | str) -> float:
     """Seconds that something is kept for: a plain number is days, as in the original's `gc`, or
     "7d", text otherwise a duration. Raises ConfigError."""

@@ -99,8 +99,7 @@ def server_tls(setup: Setup) -> ServerTls | None:
 
 def client_tls(setup: Setup) -> ClientTls | None:
     """Towards other nodes. Raises ConfigError when its files do not load."""
-    files = tls_files(setup.config.security)
-    return ClientTls(files, is_grpc=True) if files is not None else None
+    return plain_tls(setup.config.security, is_grpc=True)
 
 
 def http_tls(setup: Setup, host: str) -> ssl.SSLContext | None:
@@ -122,7 +121,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def plain_tls(table: TlsConfig) -> ClientTls | None:
-    """Towards what `table` is for, if not gRPC. Raises ConfigError when its files do not load."""
+def plain_tls(table: TlsConfig, *, is_grpc: bool = False) -> ClientTls | None:
+    """Towards what `table` is for. Raises ConfigError when its files do not load."""
     files = tls_files(table)
-    return ClientTls(files) if files is not None else None
+    return ClientTls(files, is_grpc=is_grpc) if files is not None else None

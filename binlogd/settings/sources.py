@@ -25,7 +25,7 @@ from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened
 from binlogd.settings.mistakes import SECRETS, right_form
 from binlogd.settings.operators import check_token
-from binlogd.settings.quantities import Seconds, Size
+from binlogd.settings.quantities import Seconds, Size, kinds_of
 
 _DATA_DIR, _HISTORY = "data-dir", "upstream.schema-history"
 _ONCE_BELOW_DATA_DIR = ("syncer.relay.log-dir", "syncer.to.dir", "binlog-socket")
@@ -142,9 +142,9 @@ def read(
     for key, each in given.items():
         for other in _other_places(key):
             if other not in given:
-                _drop(tree, other)
+                _table_of(tree, other).pop(other.rpartition(".")[2], None)
                 origins.pop(other, None)
-        _put(tree, key, each.value)
+        _table_of(tree, key)[key.rpartition(".")[2]] = each.value
         origins[key] = each.origin
     found = config.from_tree(tree, source, text)
     try:
@@ -186,12 +186,11 @@ def _kinds() -> Mapping[str, Any]:
 
 
 def _kinds_of(table: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for field in msgspec.structs.fields(table):
-        key, kind = f"{prefix}{field.encode_name}", field.type
+    for name, kind in kinds_of(table).items():
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            yield from _kinds_of(kind, f"{key}.")
+            yield from _kinds_of(kind, f"{prefix}{name}.")
         else:
-            yield key, kind
+            yield f"{prefix}{name}", kind
 
 
 def _from_environment(environ: Mapping[str, str], directory: Path) -> dict[str, _Given]:
@@ -340,15 +339,8 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield key
 
 
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    *tables, name = key.split(".")
-    for table in tables:
+def _table_of(tree: dict[str, Any], key: str) -> dict[str, Any]:
+    """Made where it is not there."""
+    for table in key.split(".")[:-1]:
         tree = tree.setdefault(table, {})
-    tree[name] = value
-
-
-def _drop(tree: dict[str, Any], key: str) -> None:
-    *tables, name = key.split(".")
-    for table in tables:
-        tree = tree.get(table, {})
-    tree.pop(name, None)
+    return tree

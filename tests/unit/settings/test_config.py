@@ -17,10 +17,10 @@ from binlogd.settings.effects import WITHOUT_EFFECT
 from binlogd.settings.quantities import (
     Seconds,
     Size,
-    gc_keep_s,
     kept_s,
     listen_address,
     pd_addresses,
+    retention_s,
     size_bytes,
     wait_s,
 )
@@ -354,7 +354,7 @@ def test_finished_files_are_kept_for_days_or_a_duration(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [(7, 604800), ("7", 604800), ("1h30m", 5400)])
 def test_retention_is_days_or_a_duration(text: str | int, seconds: float) -> None:
-    assert gc_keep_s(text) == seconds
+    assert retention_s("pump.gc", text) == seconds
 
 
 @pytest.mark.parametrize(
