@@ -82,7 +82,7 @@ def page_address(setup: Setup) -> str:
 
 def _host(setup: Setup) -> str:
     host, _ = listen_address(setup.config.addr)
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def _document(setup: Setup, method: str, route: str) -> Any:

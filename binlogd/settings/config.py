@@ -38,7 +38,7 @@ from binlogd.settings.quantities import (
 )
 from binlogd.tso import MAX_TS
 
-_WILDCARDS = ("0.0.0.0", "::")
+_WILDCARDS = ("0.0.0.0", "0", "::", "*")
 HIDDEN = "***"
 TIDB_STATUS_PORT = 10080
 HELD_BYTES_MAX = 16 << 20
@@ -328,7 +328,7 @@ def read_toml(text: str, source: str) -> dict[str, Any]:
     """TOML as it is written, but for `_` in a key, which is taken for `-`. Raises ConfigError."""
     try:
         return dict(_hyphenated(tomllib.loads(text)))
-    except ValueError as error:  # of tomllib, or of Python for a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # of tomllib, or of thousands of digits or levels
         is_open = str(error).startswith(("Illegal character", "Unterminated string"))
         hint = "; a text lacks its closing quote" if is_open else ""
         raise ConfigError(f"{source}: is not TOML: {error}{hint}") from error
@@ -385,6 +385,9 @@ def _check(config: Config) -> None:
             " binlog of the log, any other number behind that commit_ts. For -1, the original's"
             " now, give the commit_ts that the copy of the data is of"
         )
+    for key, name in ("node-id", config.node_id), ("drainer.node-id", config.drainer.node_id):
+        if "/" in name:
+            raise ConfigError(f'{key} "{name}": must not contain a slash')
     if config.node_id and config.node_id == config.drainer.node_id:
         raise ConfigError("node-id and drainer.node-id: must differ")
     check_operators(
@@ -492,7 +495,7 @@ def _check_trash(config: Config) -> None:
             'drainer.trash-schema: goes with db-type "mysql" only; TiDB recovers tables'
             " by itself, files hold what was dropped"
         )
-    if config.drainer.trash_schema == config.syncer.to.checkpoint.schema:
+    if config.drainer.trash_schema.lower() == config.syncer.to.checkpoint.schema.lower():
         raise ConfigError(
             "drainer.trash-schema: must be another one than syncer.to.checkpoint.schema"
         )
@@ -564,10 +567,7 @@ def advertised(config: Config) -> str:
     host, port = listen_address(config.addr)
     if not config.advertise_addr:
         return f"{socket.gethostname()}:{port}" if host in _WILDCARDS else config.addr
-    try:
-        host, _ = listen_address(config.advertise_addr)
-    except ConfigError as error:
-        raise ConfigError(f"advertise-{error}") from error
+    host, _ = address_of("advertise-addr", config.advertise_addr)
     if host in _WILDCARDS:
         raise ConfigError(f'advertise-addr: nobody can reach "{host}"; name one address')
     return config.advertise_addr

@@ -9,6 +9,7 @@ kept. A test walks all keys, and holds this table to what the parts of a node as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from string import Formatter
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from binlogd.errors import ConfigError
+from binlogd.settings.quantities import address_of, check_url
 
 FILES, DATABASES, SQLITE, KAFKA = ("file", "pb"), ("mysql", "tidb"), ("sqlite",), ("kafka",)
 _TO = "syncer.to."
@@ -205,6 +207,7 @@ def _is_of_the_shape(key: str, values: Mapping[str, Any]) -> bool:
 
 # --- Kafka ---------------------------------------------------------------------------------
 
+_ADDRS = f"{_TO}kafka-addrs"
 _TOKEN, _URL = f"{_TO}kafka-token-file", f"{_TO}kafka-token-url"
 _REGISTRY = f"{_TO}schema-registry"
 
@@ -214,6 +217,11 @@ def check_kafka(config: msgspec.Struct) -> None:
     values = dict(flattened(config))
     _check_topics(values)
     if values["syncer.db-type"] == "kafka":
+        brokers = [each.strip() for each in values[_ADDRS].split(",") if each.strip()]
+        for each in brokers:  # the port may be left out
+            address_of(_ADDRS, each if re.search(r"(^[^:]*|\]):[^:]*$", each) else f"{each}:9092")
+        if not brokers:
+            raise ConfigError(f'{_ADDRS}: names no broker; write "host:port"')
         if values[f"{_TO}debezium-schemas"] and values[f"{_TO}protocol"] != "debezium":
             raise ConfigError(f'{_TO}debezium-schemas: goes with protocol = "debezium" only')
         _check_registry(values)
@@ -246,13 +254,12 @@ def _check_registry(values: Mapping[str, Any]) -> None:
     """A subject has the schemas of one kind of message: DDLs have no place there."""
     url = values[_REGISTRY]
     if values[f"{_TO}protocol"] != "debezium-avro":
-        keys = (f"{_REGISTRY}{name}" for name in ("", "-user", "-password", "-password-file"))
-        for key in keys:
-            if values[key]:
+        for key in values:
+            if values[key] and key.startswith(_REGISTRY):
                 raise ConfigError(f'{key}: goes with protocol = "debezium-avro" only')
-    elif not url.startswith(("http://", "https://")):
-        raise ConfigError(f'{_REGISTRY}: expected a URL, as in "https://registry:8081"')
-    elif values["syncer.sync-ddl"]:
+        return
+    check_url(_REGISTRY, url)
+    if values["syncer.sync-ddl"]:
         raise ConfigError(
             'syncer.sync-ddl: must be false with protocol = "debezium-avro": a DDL is no message'
             " there, it shows as the next schema of its table"
@@ -275,17 +282,24 @@ def _check_login(values: Mapping[str, Any]) -> None:
             raise ConfigError(f'{key}: goes with kafka-sasl-mechanism = "OAUTHBEARER" only')
     if values[f"{_TO}kafka-token-scope"] and not url:
         raise ConfigError(f"{_TO}kafka-token-scope: goes with kafka-token-url only")
-    if url and not url.startswith(("http://", "https://")):
-        raise ConfigError(f'{_URL}: expected a URL, as in "https://login.example.com/token"')
-    places = (f"{_TO}{name}" for name in ("password", "password-file", "encrypted-password"))
-    if mechanism and (url or not is_token) and not any(values[place] for place in places):
+    if url:
+        check_url(_URL, url)
+    if mechanism and (url or not is_token) and not any(values[place] for place in _LOGIN[1:]):
         raise ConfigError(f"{_TO}password: is missing; {mechanism} logs in with user and password")
 
 
 # --- values --------------------------------------------------------------------------------
 
-_MOST = {"pump.shards": 1024, "syncer.worker-count": 1024}
-"""Each shard has files and tasks of its own, each lane a connection."""
+_MOST = {
+    **dict.fromkeys(("pump.shards", "syncer.worker-count"), 1024),
+    f"{_TO}partitions": (1 << 31) - 1,
+    "syncer.channel-id": (1 << 63) - 1,
+    "upstream.cluster-id": (1 << 64) - 1,
+}
+"""Each shard has files and tasks of its own, each lane a connection; others cannot hold more."""
+_HISTORY = "upstream.schema-history"
+_NAMES = frozenset(("data-dir", f"{_TO}checkpoint.schema", f"{_TO}checkpoint.table"))
+"""Keys that are never empty."""
 _POSITIVE = frozenset(
     (
         *(f"pump.{name}" for name in ("shards", "fake-binlog-interval", "heartbeat-interval")),
@@ -307,7 +321,15 @@ def check_values(config: msgspec.Struct) -> None:
             raise ConfigError(f"{key}: must be above 0, is {value}")
         if key.endswith(".port") and not 0 < value < 1 << 16:
             raise ConfigError(f"{key}: a port is 1 to 65535, got {value}")
+        if (key == "telemetry.otlp-endpoint" and value) or (key == _HISTORY and "://" in value):
+            check_url(key, value)
+        if key.endswith(".host") and value:
+            address_of(key, f"{value}:1")
         if isinstance(value, str) and "\0" in value:
             raise ConfigError(f"{key}: holds a NUL, which no name or path can; remove it")
-        if key in _MOST and value > _MOST[key]:
+        if key in _NAMES and not value:
+            raise ConfigError(f"{key}: is empty; give it a name, or remove the key")
+        if key == f"{_TO}checkpoint.table" and value.lower() in ("progress", "shapes"):
+            raise ConfigError(f"{key}: {value} is a table of binlogd's own there; name another")
+        if key in _MOST and abs(value) > _MOST[key]:
             raise ConfigError(f"{key}: at most {_MOST[key]}, got {value}")

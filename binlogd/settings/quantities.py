@@ -10,8 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from ipaddress import ip_address
 from math import inf
 from typing import Annotated, Any, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -78,15 +80,32 @@ def address_of(key: str, text: str, *, port_min: int = 1) -> tuple[str, int]:
         raise ConfigError(f"{key}: {error}") from error
 
 
+def check_url(key: str, url: str) -> None:
+    """Raises ConfigError for what names no web server."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https"):
+            raise ValueError('expected a URL, as in "https://host:8081/path"')
+        host_and_port(f"{parts.hostname or ''}:{parts.port or 1}")
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
 def host_and_port(text: str, *, port_min: int = 1) -> tuple[str, int]:
-    """Of `host:port`, also `[::1]:port`. Raises ValueError."""
+    """Of `host:port`, also `[::1]:port`, whose host can be looked up. Raises ValueError."""
     host, _, port = text.strip().rpartition(":")
-    is_host = host.isprintable() and not {" ", "/"} & set(host)
-    if not (host and is_host and port.isascii() and port.isdigit()):
+    if not (host and port.isascii() and port.isdigit()):
         raise ValueError(f'expected "host:port", got "{text}"')
     if len(port) > _DIGITS_MAX or not port_min <= int(port) <= _PORT_MAX:
         raise ValueError(f'a port is {port_min} to {_PORT_MAX}, got "{text}"')
-    return host.strip("[]"), int(port)
+    name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        _ = ip_address(name) if ":" in name else name.encode("idna")  # as a look-up does
+    except ValueError:
+        name = ""
+    if not name or not name.isprintable() or set(" /[]") & set(name):
+        raise ValueError(f'"{host}" is neither an address nor the name of a host')
+    return name, int(port)
 
 
 def shown_address(address: tuple[str, int]) -> str:

@@ -102,7 +102,7 @@ def test_a_missing_file_ends_with_code_2(tmp_path: Path) -> None:
         (("verify", *AT, "mysql://h:1?ssl=1"), {}, "behind it: ?ssl=1 would be passed"),
         (("exports", "s3://me:secret@[x"), {}, "s3://...: Invalid IPv6 URL"),
         (("exports", "--via", "http://[x"), {}, "http://...: Invalid IPv6 URL"),
-        (("status", "--addr", "a b:5"), {}, 'addr: expected "host:port", got "a b:5"'),
+        (("status", "--addr", "a b:5"), {}, 'addr: "a b" is neither an address nor the name'),
     ],
 )
 def test_words_that_nobody_can_be_told_end_with_code_2(

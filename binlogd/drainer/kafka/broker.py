@@ -28,7 +28,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from binlogd.drainer.kafka.login import KafkaLogin, token_provider
 from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
-from binlogd.errors import ConfigError, DownstreamUnavailable
+from binlogd.errors import DownstreamUnavailable
 from binlogd.host.tls import ClientTls
 
 IN_FLIGHT_MAX = 1000
@@ -109,8 +109,7 @@ class Broker:
         self._partitions: dict[str, int] = {}
 
     async def start(self) -> bytes | None:
-        """Shuts out whoever wrote before; returns the progress of the last whole transaction.
-        Raises ConfigError for an address that is none."""
+        """Shuts out whoever wrote before; returns the progress of the last whole transaction."""
         options = self._options
         await self.greet()
         if options.tls is None and options.login is not None and options.login.is_shown:
@@ -119,18 +118,15 @@ class Broker:
                 mechanism=options.login.mechanism,
                 todo="set syncer.to.security.ssl-ca and the port of a listener with TLS",
             )
-        try:
-            self._producer = aiokafka.AIOKafkaProducer(
-                **self._ways(),
-                transactional_id=options.progress_topic,
-                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-                request_timeout_ms=REQUEST_TIMEOUT_MS,
-                max_request_size=options.message_bytes_max,
-                compression_type=options.compression or None,
-                acks="all",
-            )
-        except ValueError as error:
-            raise ConfigError(f"syncer.to.kafka-addrs: {error}") from error
+        self._producer = aiokafka.AIOKafkaProducer(
+            **self._ways(),
+            transactional_id=options.progress_topic,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            max_request_size=options.message_bytes_max,
+            compression_type=options.compression or None,
+            acks="all",
+        )
         async with self._errors():
             async with asyncio.timeout(START_WAIT_S):
                 await self._producer.start()
@@ -346,11 +342,8 @@ class Broker:
 
     async def greet(self) -> None:
         """Changes nothing. Raises DownstreamUnavailable that says why no address serves (a client
-        of Kafka only logs that), ConfigError for one that is none."""
-        try:
-            places = collect_hosts(list(self._options.addresses), randomize=False)
-        except ValueError as error:
-            raise ConfigError(f"syncer.to.kafka-addrs: {error}") from error
+        of Kafka only logs that)."""
+        places = collect_hosts(list(self._options.addresses), randomize=False)
         brokers = await self._first_answer([(host, port) for host, port, _ in places])
         cause: DownstreamUnavailable | None = None
         try:
@@ -368,17 +361,18 @@ class Broker:
         ) from cause
 
     async def _first_answer(self, places: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Of brokers that are asked one by one where they all are. Raises DownstreamUnavailable of
-        the first, ConfigError where there is none."""
+        """Of brokers, at least one, that are asked one by one where they all are. Raises
+        DownstreamUnavailable of the first."""
         first: DownstreamUnavailable | None = None
         for host, port in places:
             try:
                 return await self._asked(host, port)
-            except (errors.KafkaError, TimeoutError, OSError) as error:
+            except (errors.KafkaError, TimeoutError, OSError, UnicodeError) as error:
                 cause, todo = _why(error, self._options)
                 refusal = DownstreamUnavailable(f"Kafka at {host}:{port} {cause}", todo=todo)
                 first = first or refusal
-        raise first or ConfigError("syncer.to.kafka-addrs: names no broker")
+        assert first is not None, "there is one"
+        raise first
 
     async def _asked(self, host: str, port: int) -> list[tuple[str, int]]:
         """Where the brokers say that they are."""

@@ -285,7 +285,7 @@ IN_AVRO = 'protocol = "debezium-avro"\ntopic-name = "{table}"\n'
         (BY_TOKEN + 'kafka-token-file = "t"', "kafka-token-url: give one of them"),
         (BY_TOKEN.replace("http", "gopher"), "kafka-token-url: expected a URL, as in"),
         ('protocol = "debezium-avro"', "has a topic, and so its subjects, for each table"),
-        (IN_AVRO, 'schema-registry: expected a URL, as in "https://registry:8081"'),
+        (IN_AVRO, 'schema-registry: expected a URL, as in "https://host:8081/path"'),
         (IN_AVRO + 'schema-registry = "http://r"', "sync-ddl: must be false with"),
         (IN_AVRO + "debezium-schemas = true", 'goes with protocol = "debezium" only'),
         ('schema-registry-user = "u"', "registry-user: goes with protocol = .debezium-avro. only"),

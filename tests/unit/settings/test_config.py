@@ -164,7 +164,37 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
         ("[syncer.to]\nport = 70000", "syncer.to.port: a port is 1 to 65535, got 70000"),
         ("[pump]\nsegment-size = 0", "pump.segment-size: must be above 0"),
         ('addr = "a:1', "a text lacks its closing quote"),
-        ('addr = "a b:1"', 'expected "host:port", got "a b:1"'),
+        ('addr = "a b:1"', 'addr: "a b" is neither an address nor the name of a host'),
+        ('addr = "a..b:1"', 'addr: "a..b" is neither'),
+        ('addr = "[::1:1"', 'addr: "[::1" is neither'),
+        ('addr = "host:x:1"', 'addr: "host:x" is neither'),
+        ('addr = "*:1"\nadvertise-addr = "*:1"', 'advertise-addr: nobody can reach "*"'),
+        (f'[upstream]\nkind = "pd"\npd-urls = "{"x" * 64}:1"', 'upstream.pd-urls: "xxx'),
+        ('[upstream]\npumps = ["\u202e:1"]', "upstream.pumps:"),
+        ('[syncer.to]\nhost = "db:3306"', 'syncer.to.host: "db:3306" is neither an address nor'),
+        ('[syncer.to.checkpoint]\nhost = "a..b"', 'syncer.to.checkpoint.host: "a..b" is neither'),
+        ('data-dir = ""', "data-dir: is empty"),
+        ("[syncer.to.checkpoint]\nschema = ''", "syncer.to.checkpoint.schema: is empty"),
+        ("[syncer.to.checkpoint]\ntable = 'Shapes'", "Shapes is a table of binlogd's own there"),
+        (
+            '[drainer]\ntrash-schema = "TiDB_binlog"\n[syncer]\ndb-type = "mysql"',
+            "must be another one than syncer.to.checkpoint.schema",
+        ),
+        ('node-id = "a/b"', 'node-id "a/b": must not contain a slash'),
+        ('[drainer]\nnode-id = "a/b"', 'drainer.node-id "a/b": must not contain a slash'),
+        (f"[syncer]\nchannel-id = {1 << 63}", "syncer.channel-id: at most 9223372036854775807"),
+        (
+            f"[upstream]\ncluster-id = {1 << 64}",
+            "upstream.cluster-id: at most 18446744073709551615",
+        ),
+        (f"[syncer.to]\npartitions = {1 << 31}", "syncer.to.partitions: at most 2147483647"),
+        ('[upstream]\nschema-history = "ftp://h/x"', "schema-history: expected a URL, as in"),
+        ('[upstream]\nschema-history = "http://a..b/x"', 'schema-history: "a..b" is neither'),
+        ('[upstream]\nschema-history = "http://[::1/x"', "schema-history: Invalid IPv6 URL"),
+        ('[upstream]\nschema-history = "http://h:99999/x"', "schema-history: Port out of range"),
+        ('[telemetry]\notlp-endpoint = "collector"', "telemetry.otlp-endpoint: expected a URL"),
+        (f"x = {'[' * 2000}{']' * 2000}", "is not TOML: maximum recursion depth exceeded"),
+        (f"{'.'.join('a' * 2000)} = 1", "is not TOML: maximum recursion depth exceeded"),
         ("[pump]\nshards = 1025", "pump.shards: at most 1024, got 1025"),
         ("[syncer]\nworker-count = 1000000", "syncer.worker-count: at most 1024, got 1000000"),
         ('addr = "a:999999"', "addr: a port is 0 to 65535"),
@@ -185,6 +215,21 @@ def test_a_wrong_file_is_refused_with_file_key_and_reason(text: str, said: str) 
         config.parse(text, "binlogd.toml")
     assert str(refused.value).startswith("binlogd.toml: ")
     assert said in str(refused.value)
+
+
+BROKERS = "b1, b2:9093, ::1, 2001:db8::1, [::1]:9092, 10.0.0.1"
+
+
+def test_brokers_are_names_or_addresses_with_or_without_a_port() -> None:
+    def of(text: str) -> config.Config:
+        return config.parse(
+            f'[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "{text}"', "test"
+        )
+
+    assert of(BROKERS).syncer.to.kafka_addrs == BROKERS
+    for wrong in ("", " , ", "http://b1:9092", "b1:9092,a..b", "b1:0", "b1:", "b:c:1"):
+        with pytest.raises(ConfigError, match=r"syncer\.to\.kafka-addrs: "):
+            of(wrong)
 
 
 def test_all_wrong_keys_are_told_at_once_with_their_lines_and_no_secret() -> None:
