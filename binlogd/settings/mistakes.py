@@ -68,7 +68,7 @@ def _of_table(
             yield place, key, f"unknown key; {hint}"
             continue
         child = _struct_in(known[name])
-        if child is None:
+        if child is None or value is None:  # of a configuration that was read before
             if what := _wrong(name, value, known[name]):
                 yield place, key, what
         else:
