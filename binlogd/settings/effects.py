@@ -231,7 +231,8 @@ def check_kafka(config: msgspec.Struct) -> None:
 def _check_topics(values: Mapping[str, Any]) -> None:
     topic = values[f"{_TO}topic-name"]
     try:
-        fields = {name for _, name, *_ in Formatter().parse(topic) if name is not None}
+        parts = [part for _, *part in Formatter().parse(topic) if part[0] is not None]
+        fields = {"".join(filter(None, part)) for part in parts}  # with `!r` and `:9`
     except ValueError:
         fields = {topic}
     if fields - {"schema", "table"}:

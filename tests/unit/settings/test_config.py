@@ -200,6 +200,10 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
         ('addr = "a:999999"', "addr: a port is 0 to 65535"),
         ("pump = 3", "line 1: pump: must be a table, which begins with [pump]"),
         ("[syncer.ignore-table]", "must be a table, which begins with [[syncer.ignore-table]]"),
+        *(
+            (f'[syncer.to]\nprotocol = "canal-json"\ntopic-name = "a{field}"', "only {schema} and")
+            for field in ("{schema!r}", "{table:>99999999}", "{schema[0]}", "{}", "{schema")
+        ),
         ("[upstream]\nembedded-pd = 1", "upstream.embedded-pd: must be true or false; it is 1"),
         (
             "[[syncer.ignore-table]]\n[[syncer.ignore-table]]\ndb_name = 1",
