@@ -23,4 +23,6 @@ def split_url(url: str) -> SplitResult:
         parts.port  # noqa: B018 - nobody else looks before a library trips over it
     except ValueError:
         raise ConfigError(f"{scheme}://...: the port is no number up to 65535") from None
+    if not parts.netloc and parts.scheme in ("s3", "gs", "abfs", "abfss"):
+        raise ConfigError(f"{scheme}://...: names no bucket or container")
     return parts
