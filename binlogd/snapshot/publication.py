@@ -19,7 +19,7 @@ from binlogd.host.threads import Threads
 from binlogd.snapshot.estimate import Exported, Listing, described
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.process.launcher import Borrow, Notice, running
-from binlogd.snapshot.publishing.lake.version import Registered
+from binlogd.snapshot.publishing.lake.version import Registered, url_of
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import LAKES, Lake, Manifest, Progress, TableEntry
 
@@ -54,10 +54,13 @@ async def published(
                 kind = "changes" if options.changes is not None else options.format
                 raise ConfigError(f"--out {store}: {kind} needs a directory, no object store")
             return await _uploaded(options, _opened(store, threads), progress)
+        root = options.out.absolute() / (lake or "")
+        if lake is not None:
+            url_of(lake, root)
         result = await export(options, progress, borrow)
         if lake is None:
             return result
-        root, path = options.out / lake, result.path
+        path = result.path
         registered = await threads.run(
             lambda: register(lake, root, catalog, path, read_manifest(path))
         )
@@ -126,10 +129,11 @@ def register(
     Raises ConfigError where the library is missing, LakeError with the table that cannot be
     committed.
     """
-    commit = _committer(lake, root, catalog)
-    found = []
+    root = root.absolute()
+    commit, found = _committer(lake, root, catalog), []
     for entry in manifest.tables:
-        directory = root / entry.files[0].name.partition("/")[0]  # called as in the snapshot
+        name = entry.files[0].name.partition("/")[0]
+        directory = root / name.replace("%", "=")  # which `url_of` refuses
         files = [_linked(snapshot / file.name, directory, manifest) for file in entry.files]
         found.append(commit(entry, files, manifest.commit_ts))
     return found

@@ -73,16 +73,11 @@ def publish(staged: Path, out: Path, manifest: Manifest, *, is_again: bool = Fal
     if number > 1 and not is_again:
         raise AlreadyThere(str(out / _numbered(name, number - 1)))
     target = out / _numbered(name, number)
-    write_manifest(staged, manifest)
+    write_whole(staged / MANIFEST_NAME, manifest_document(manifest))
     staged.rename(target)
     sync_directory(out)
     point_to_latest(out)
     return target
-
-
-def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Puts the manifest beside the files, synced with its name."""
-    write_whole(directory / MANIFEST_NAME, manifest_document(manifest))
 
 
 def manifest_document(manifest: Manifest) -> bytes:

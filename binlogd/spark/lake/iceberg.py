@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,7 +54,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.file_systems import path_in_azure
-from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, set_spec, version_of
+from binlogd.snapshot.publishing.lake.iceberg import catalog_uri, set_schema, set_spec, version_of
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
 from binlogd.spark.lake.files import DataFile
 from binlogd.spark.lake.kinds import LakeFailed
@@ -163,7 +164,7 @@ class Iceberg:
             return
         from pyiceberg.catalog.sql import SqlCatalog  # a second of CPU, which no worker needs
 
-        where = f"sqlite:///{self._place.url}/{CATALOG_FILE}"
+        where = catalog_uri(Path(self._place.url))
         with closing(SqlCatalog(_CATALOG, uri=where, warehouse=self._place.bare)) as catalog:
             rows = [
                 (_CATALOG, *name.split(".", 1), each.metadata) for name, each in now.tables.items()

@@ -18,6 +18,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 from binlogd.errors import ConfigError
 from binlogd.host.words import split_url
 from binlogd.snapshot.publishing.file_systems import azure_options, file_system, without_secrets
+from binlogd.snapshot.publishing.lake.version import url_of
 from binlogd.snapshot.spec import LAKES, Lake
 
 Kind = Lake
@@ -50,7 +51,7 @@ class LakeLocation:
     @property
     def bare(self) -> str:
         """A URL without options and secrets."""
-        return Path(self.url).as_uri() if self.is_local else without_secrets(self.url)
+        return url_of(self.kind, Path(self.url)) if self.is_local else without_secrets(self.url)
 
     @property
     def shown(self) -> str:
@@ -155,7 +156,9 @@ def place_of(into: str) -> LakeLocation:
             " syncer for what [syncer] names"
         )
     if split_url(url).scheme in ("", "file"):
-        return LakeLocation(found, str(Path(url.removeprefix("file://")).absolute()))
+        path = Path(url.removeprefix("file://")).absolute()
+        url_of(found, path)  # says so at once
+        return LakeLocation(found, str(path))
     parts = split_url(url)
     if parts.scheme not in _TRIED:
         raise ConfigError(f"--into {kind}:{parts.scheme}://...: {_refused(found, parts.scheme)}")

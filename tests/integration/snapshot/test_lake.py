@@ -13,11 +13,14 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
-from binlogd.snapshot.publication import register
+from binlogd.errors import ConfigError
+from binlogd.snapshot.export import ExportOptions
+from binlogd.snapshot.publication import published, register
 from binlogd.snapshot.publishing.lake import catalogs
 from binlogd.snapshot.publishing.lake.catalogs import CatalogFailed
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
 from binlogd.snapshot.spec import Lake
+from binlogd.spark.lake.place import place_of
 from tests.support.iceberg_catalogs import CATALOGS, NAME, described
 from tests.support.snapshots import Columns, snapshot
 
@@ -131,3 +134,37 @@ def test_a_catalog_that_does_not_answer_is_told(
     described(monkeypatch, uri="http://127.0.0.1:1")
     with pytest.raises(CatalogFailed, match=r"the catalog names: shop\.t: ConnectionError"):
         register("iceberg", tmp_path / "lake", NAME, *snapshot(tmp_path, 100, FIRST))
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("table", ["größe", "a%20b", "x%3F", "%23x", "%25%2F"])
+def test_places_and_tables_may_have_odd_names(lake: Lake, table: str, tmp_path: Path) -> None:
+    """What their libraries decode, or take for the end of a path, is in no name of a directory."""
+    out = tmp_path / "a+b=c ü"
+    for commit_ts in (100, 200):
+        (done,) = register(lake, out / lake, None, *snapshot(out, commit_ts, FIRST, table=table))
+        assert done.is_new
+    if lake == "delta":
+        (directory,) = (out / lake).iterdir()
+        found = DeltaTable(str(directory)).to_pyarrow_table()
+    else:
+        catalog = SqlCatalog("binlogd", uri=f"sqlite:///{out / lake / 'catalog.db'}")
+        with closing(catalog):
+            found = catalog.load_table(("shop", table)).scan().to_arrow()
+    assert found.to_pydict() == plain(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("lake", "name"), [("delta", "a%20b"), ("iceberg", "a?b"), ("iceberg", "a#b")]
+)
+async def test_a_place_that_a_library_would_take_for_another_is_refused(
+    lake: Lake, name: str, tmp_path: Path
+) -> None:
+    options = ExportOptions(
+        data_dir=tmp_path, out=tmp_path / name, schema_history=b"[]", format=lake
+    )
+    with pytest.raises(ConfigError, match=f"no lake of {lake} can lie there"):
+        await published(options)
+    with pytest.raises(ConfigError, match=f"no lake of {lake} can lie there"):
+        place_of(f"{lake}:{tmp_path / name}")
+    assert not (tmp_path / name).exists()

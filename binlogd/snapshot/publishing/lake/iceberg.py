@@ -45,25 +45,36 @@ class Committer:
     """One catalog."""
 
     def __init__(self, root: Path, catalog: str | None) -> None:
+        self._is_ours = catalog is None
         if catalog is not None:
             self._catalog = NamedCatalog(catalog, {})
             return
         root.mkdir(parents=True, exist_ok=True)
-        place = root.absolute()
-        properties = {"type": "sql", "uri": f"sqlite:///{place / CATALOG_FILE}"}
-        self._catalog = NamedCatalog("binlogd", {**properties, "warehouse": place.as_uri()})
+        properties = {"type": "sql", "uri": catalog_uri(root), "warehouse": f"file://{root}"}
+        self._catalog = NamedCatalog("binlogd", properties)
 
     def commit(self, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
         """Replaces the contents of a table, made if need be. Raises LakeError, CatalogFailed, and
         ConfigError where the user's own catalog cannot be had."""
-        act = partial(_commit, entry, files, commit_ts)
+        place = f"file://{files[0].parent}" if self._is_ours else None
+        act = partial(_commit, entry, files, commit_ts, place)
         return self._catalog.ask(f"{entry.database}.{entry.table}", act)
 
 
-def _commit(entry: TableEntry, files: list[Path], commit_ts: int, catalog: Catalog) -> Registered:
+def catalog_uri(root: Path) -> str:
+    """Of the catalog beside the tables, as SQLAlchemy takes any path."""
+    from sqlalchemy import URL  # comes with pyiceberg's catalog, a second of CPU
+
+    return str(URL.create("sqlite", database=str(root / CATALOG_FILE)))
+
+
+def _commit(
+    entry: TableEntry, files: list[Path], commit_ts: int, place: str | None, catalog: Catalog
+) -> Registered:
+    """A table that is new is made in its `place`; None is where the catalog has its tables."""
     try:
         schema = pyarrow_to_schema(pq.read_schema(files[0]))
-        table = _table(entry, schema, catalog)
+        table = _table(entry, schema, place, catalog)
         known = _commit_ts_of(table)
         if known is not None and known >= commit_ts:
             return _registered(entry, table, is_new=False)
@@ -72,20 +83,20 @@ def _commit(entry: TableEntry, files: list[Path], commit_ts: int, catalog: Catal
             set_schema(changes, table, schema)
             if known is not None:
                 changes.delete(AlwaysTrue(), snapshot_properties=properties)
-            changes.add_files([file.absolute().as_uri() for file in files], properties)
+            changes.add_files([f"file://{file}" for file in files], properties)
         return _registered(entry, table.refresh(), is_new=True)
     except (CommitFailedException, ValidationError, ValueError, NotImplementedError) as error:
         raise LakeError("Iceberg", f"{entry.database}.{entry.table}", str(error)) from error
 
 
-def _table(entry: TableEntry, schema: Schema, catalog: Catalog) -> Table:
+def _table(entry: TableEntry, schema: Schema, place: str | None, catalog: Catalog) -> Table:
     name = (entry.database, entry.table)
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
         with contextlib.suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace((entry.database,))
-        return catalog.create_table(name, schema)
+        return catalog.create_table(name, schema, place)
 
 
 def set_schema(changes: Transaction, table: Table, schema: Schema) -> None:
