@@ -60,11 +60,12 @@ def directory_name(plan: TablePlan) -> str:
     """
     parts = (_quoted(plan.database), _quoted(plan.info.name))
     name = re.sub("^_", "%5F", ".".join(parts))
-    is_free = len(name.encode()) <= _NAME_BYTES_MAX and name != MANIFEST_NAME
+    is_free = len(name.encode()) <= _NAME_BYTES_MAX and name not in _TAKEN
     return name if is_free else f"table-{plan.info.id}"
 
 
 _NAME_BYTES_MAX = 200
+_TAKEN = (MANIFEST_NAME, "catalog.db")  # the other one is that of an Iceberg lake
 _ODD = re.compile(r"[^\w-]")
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.snapshot.log.rowkey import Handle, HandleKind
+from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE
 from binlogd.snapshot.spec import MANIFEST_NAME
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.write import SCHEMA_FILE
@@ -34,8 +35,8 @@ def test_directories_are_plain_names_of_one_table_each(
     assert (found == named(*other, table_id=8)) == (one == other and not found.startswith("table-"))
 
 
-@pytest.mark.parametrize("file", [SCHEMA_FILE, MANIFEST_NAME, "_state", "metadata"])
-def test_no_table_is_called_like_a_file_of_the_snapshot(file: str) -> None:
+@pytest.mark.parametrize("file", [SCHEMA_FILE, MANIFEST_NAME, CATALOG_FILE, "_state", "metadata"])
+def test_no_table_is_called_like_a_file_of_a_snapshot_or_a_lake(file: str) -> None:
     database, _, table = file.partition(".")
     assert named(database, table or "x") != file
 
