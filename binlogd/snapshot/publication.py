@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from binlogd.errors import ConfigError, Refused
 from binlogd.extras import importing
 from binlogd.host.clock import WallClock
+from binlogd.host.disk import alone_in
 from binlogd.host.threads import Threads
 from binlogd.snapshot.estimate import Exported, Listing, described
-from binlogd.snapshot.export import ExportOptions, ExportResult, export
+from binlogd.snapshot.export import ExportOptions, ExportResult, check_form, export
 from binlogd.snapshot.process.launcher import Borrow, Notice, running
 from binlogd.snapshot.publishing.lake.version import Registered, url_of
 from binlogd.snapshot.publishing.publish import read_manifest
@@ -91,23 +92,30 @@ def _opened(uri: str, threads: Threads) -> Store:
 
 
 async def _uploaded(options: ExportOptions, store: Store, progress: Notice) -> ExportResult:
-    """Leaves nothing in the directory once everything is in the store."""
+    """Leaves nothing of its own in the directory once everything is in the store. Raises
+    Unavailable where another export into this store is at work."""
     await store.check()
     await store.sweep(WallClock())
-    result = await export(replace(options, keep=0), progress)
-    there = [each for each in await store.listing() if each.has_manifest]
-    same = next((each for each in there if each.commit_ts == result.commit_ts), None)
-    if same is not None and not options.is_again:
-        result = replace(result, stored=f"{store.place}/{same.name}", is_new=False)
-    else:
-        manifest = read_manifest(result.path)
-        name = await store.upload(
-            result.path, manifest, lambda done, total: progress(Progress("uploading", done, total))
-        )
-        result = replace(result, stored=f"{store.place}/{name}", is_new=True)
-    removed = await store.remove_surplus(options.keep) if options.keep else []
-    shutil.rmtree(options.out, ignore_errors=True)
-    return replace(result, removed=tuple(Path(name) for name in removed))
+    options.out.mkdir(parents=True, exist_ok=True)
+    with alone_in(options.out, f"has an export on its way into {store.place}: wait for its end"):
+        result = await export(replace(options, keep=0), progress)
+        there = [each for each in await store.listing() if each.has_manifest]
+        same = next((each for each in there if each.commit_ts == result.commit_ts), None)
+        if same is not None and not options.is_again:
+            where, is_new = f"{store.place}/{same.name}", False
+            check_form(options, await store.manifest(same.name), where)
+        else:
+            manifest, is_new = read_manifest(result.path), True
+            name = await store.upload(
+                result.path, manifest, lambda *done: progress(Progress("uploading", *done))
+            )
+            where = f"{store.place}/{name}"
+        removed = await store.remove_surplus(options.keep) if options.keep else []
+        for each in options.out.glob("[!.]*"):  # what begins with a dot is its owner's
+            each.unlink() if each.is_symlink() else shutil.rmtree(each, ignore_errors=True)
+        with suppress(OSError):  # an export that comes next has begun
+            options.out.rmdir()
+    return replace(result, stored=where, is_new=is_new, removed=tuple(map(Path, removed)))
 
 
 # --- the tables of a lake -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from binlogd.errors import ConfigError, Refused
+from binlogd.errors import ConfigError, Refused, Unavailable
+from binlogd.host.disk import alone_in
 from binlogd.snapshot.export import ExportOptions
+from binlogd.snapshot.formats.file_kinds import FileKind
+from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.snapshot.publication import published, stored
 from binlogd.snapshot.spec import MANIFEST_NAME
 from tests.support.snapshots import Columns, snapshot
@@ -51,6 +55,30 @@ async def test_an_upload_leaves_nothing_here_and_is_done_once(tmp_path: Path) ->
     there = {path.name for path in (tmp_path / "store").iterdir()}
     assert there == {"LATEST", later.stored.rpartition("/")[2]}
     assert not (tmp_path / "one").exists()
+
+
+async def test_a_stored_snapshot_of_another_form_is_not_taken_for_the_one_asked_for(
+    tmp_path: Path,
+) -> None:
+    store = f"file://{tmp_path}/store"
+    first = await published(options(tmp_path / "one", 100), store)
+    asked = options(tmp_path / "two", 100)
+    shutil.rmtree(asked.out)
+    snapshot(tmp_path / "two", 100, ROWS, kind=FileKind("csv"))
+    with pytest.raises(Refused, match=f"{first.stored} is there already, as parquet"):
+        await published(replace(asked, format="csv"), store)
+
+
+async def test_an_upload_leaves_alone_what_another_export_is_at(tmp_path: Path) -> None:
+    """Both are staged in one directory, where they have one store."""
+    store, asked = f"file://{tmp_path}/store", options(tmp_path / "here", 100)
+    with job_directory(asked.out, ".staging-") as other:
+        assert (await published(asked, store)).is_new
+        assert [path.name for path in asked.out.iterdir()] == [other.name]
+        with alone_in(asked.out, ""), pytest.raises(Unavailable, match="has an export on its way"):
+            await published(asked, store)
+    await published(options(tmp_path / "here", 200), store)
+    assert not asked.out.exists()
 
 
 async def test_what_does_not_go_together_is_named(tmp_path: Path) -> None:
