@@ -6,7 +6,6 @@ all of them then.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,10 @@ from binlogd.log.checked_text import checksummed
 from binlogd.log.directory import segment_file
 from binlogd.log.pointer import FIRST, FileId
 from binlogd.log.record import extend
+from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.tso import Tso
+
+PREFIX = ".archive-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,8 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
     """Gone at the end. Raises ConfigError, Corrupt, ArchiveUnavailable."""
     store = ArchiveStore.open(url)
     catalog = read_catalog(store)
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".archive-", dir=parent) as made:
-        data_dir = Path(made)
+    with job_directory(parent, PREFIX) as made:
+        data_dir = made / "log"
         files = LogFiles(store, catalog)
         for each in all_segments(store, catalog):
             target = segment_file(data_dir, each.shard, FileId(each.fid))

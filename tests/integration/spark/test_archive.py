@@ -221,6 +221,7 @@ def test_a_mark_counts_for_segments_that_were_sealed_after_it(tmp_path: Path) ->
 def test_an_archive_stands_in_for_the_data_directory(logged: Logged, tmp_path: Path) -> None:
     url = str(tmp_path / "archive")
     archive(task(logged, url, with_open=True, cluster_id=7))
+    (tmp_path / "out" / ".archive-of-one-that-was-killed" / "log").mkdir(parents=True)
     with local_view(url, tmp_path / "out") as view:
         of_view = {**logged.options(form="binlog"), "path": str(view.data_dir)}
         assert read(of_view).equals(read(logged.options(form="binlog")))
