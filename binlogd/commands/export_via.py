@@ -111,7 +111,7 @@ def _row(job: ExportJob) -> tuple[str, ...]:
     part = f" {100 * job.done // job.total} %" if job.total else ""
     doing = f"running: {job.stage}{part}" if job.state == "running" else job.state
     made = job.state == "done"
-    return (
+    shown = (
         str(job.id),
         doing,
         str(job.commit_ts or job.request.as_of),
@@ -120,8 +120,9 @@ def _row(job: ExportJob) -> tuple[str, ...]:
         f"{job.rows:,}" if made else "",
         f"{job.size_bytes / 1e6:.1f}" if made else "",
         f"{job.seconds:.1f} s" if job.seconds else "",
-        escape(job.path or job.message),
+        job.path or job.message,
     )
+    return tuple(map(escape, shown))
 
 
 async def _made(setup: Setup, request: AskedExport, show: Callable[[Progress], None]) -> ExportJob:

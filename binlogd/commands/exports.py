@@ -69,9 +69,9 @@ def _row(each: Exported) -> tuple[str, ...]:
     if each.problem:
         return "", escape(each.name), f"[bold red]{escape(each.problem)}[/]"
     layout = f", {each.layout}" if each.layout != "plain" else ""
-    return (
+    shown = (
         "→" if each.is_latest else "",
-        escape(each.name),
+        each.name,
         each.time,
         each.data_format + layout,
         str(each.tables) + (f" ({each.left_out} left out)" if each.left_out else ""),
@@ -79,3 +79,4 @@ def _row(each: Exported) -> tuple[str, ...]:
         f"{each.size_bytes / 1e6:.1f}",
         f"{each.seconds:.1f} s",
     )
+    return tuple(map(escape, shown))
