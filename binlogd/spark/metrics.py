@@ -7,6 +7,7 @@ source when somebody looks, so that it rises while a batch stands.
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,7 +106,7 @@ class PipelineFigures:
             self._backlog_of_ms = now_ms
             try:
                 self._backlog = self._asked_for(self._commit_ts)
-            except BinlogdError as error:
+            except (BinlogdError, OSError) as error:
                 log.warning("backlog_not_known", cause=str(error))
                 self._backlog = (None, None)
         return self._backlog
@@ -143,6 +144,11 @@ def served(addr: str, figures: PipelineFigures) -> Iterator[tuple[str, int]]:
     class Server(TCPServer):
         address_family = socket.AF_INET6 if ":" in addr.rpartition(":")[0] else socket.AF_INET
         allow_reuse_address = True
+
+        def handle_error(self, *_: object) -> None:
+            error = sys.exception()
+            told = log.debug if isinstance(error, OSError) else log.error  # who hangs up, or more
+            told("metrics_not_told", cause=repr(error))
 
     try:
         server = Server(address_of("--metrics-addr", addr, port_min=0), Answer)

@@ -6,6 +6,7 @@ import http.client
 import re
 import shutil
 import socket
+import struct
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,19 @@ def test_the_numbers_are_asked_over_http_while_a_pipeline_runs(asked: ReadReques
         assert probe.connect_ex(address) != 0, "it ends with the pipeline"
     with pytest.raises(ConfigError, match=r'--metrics-addr: expected "host:port"'):
         served("9250", PipelineFigures(asked)).__enter__()
+
+
+def test_who_hangs_up_is_no_stack(asked: ReadRequest, capfd: pytest.CaptureFixture[str]) -> None:
+    """As a check does that only looks whether something listens."""
+    reset = struct.pack("ii", 1, 0)
+    with served("127.0.0.1:0", PipelineFigures(asked)) as address:
+        with socket.create_connection(address) as caller:
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        connection = http.client.HTTPConnection(*address, timeout=30)
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().status == 200
+        connection.close()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_how_far_it_is_behind_is_what_the_source_has_more(
