@@ -393,10 +393,11 @@ and says where pinned files are, to be told to whoever reads."""
 def _application() -> str:
     """The process that the reading belongs to: Spark's JVM, above the Python that plans."""
     pid = os.getpid()
-    for ancestor in _ancestors(pid):
-        if Path(f"/proc/{ancestor}/comm").read_text().strip() == "java":
-            pid = ancestor
-            break
+    with suppress(OSError):  # above a container, or another user's: nobody tells what it is
+        for ancestor in _ancestors(pid):
+            if Path(f"/proc/{ancestor}/comm").read_text().strip() == "java":
+                pid = ancestor
+                break
     return f"{pid}-{_started(pid)}"
 
 
@@ -426,5 +427,5 @@ def _sweep(data_dir: Path) -> None:
     mine = f"{PINS_PREFIX}{socket.gethostname()}-"
     for path in data_dir.glob(f"{mine}*"):
         pid, _, started = path.name.removeprefix(mine).partition("-")
-        if pid.isdigit() and _started(int(pid)) != started:
+        if f"{pid}{started}".isdecimal() and _started(int(pid)) != started:
             shutil.rmtree(path, ignore_errors=True)

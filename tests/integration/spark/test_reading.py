@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import threading
 import time
 from collections import Counter
@@ -15,6 +17,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from binlogd.errors import ConfigError, Refused, SchemaChanged
+from binlogd.spark import inputs
 from binlogd.spark.inputs import jobs_with, open_input
 from binlogd.spark.request import request
 from binlogd.spark.source import BinlogdSource
@@ -141,6 +144,8 @@ def test_a_rename_ends_a_read_unless_it_is_to_follow(logged: Logged) -> None:
         ({"from": "latest"}, "option from 'latest' is neither a TSO"),
         ({"from": "yesterday"}, "neither a TSO"),
         ({"partitions": "0"}, "no number above 0"),
+        ({"partitions": "²"}, "no number above 0"),
+        ({"partitionTransactions": "9" * 30}, "no number above 0"),
         ({"path": "/nowhere"}, "no such directory"),
         ({"path": "binlogd://nohost"}, "expected binlogd://host:port"),
     ],
@@ -189,3 +194,19 @@ def pins(logged: Logged) -> set[str]:
 def test_a_part_of_spark_s_own_reads_nothing(logged: Logged) -> None:
     source = BinlogdSource(logged.options())
     assert list(source.reader(source.schema()).read(InputPartition(None))) == []
+
+
+def test_a_parent_that_nobody_knows_is_not_asked_for(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`docker exec`: what is above the process is in another namespace, with the id 0."""
+    stat = inputs._stat
+    monkeypatch.setattr(
+        inputs, "_stat", lambda pid: [each if at != 1 else "0" for at, each in enumerate(stat(pid))]
+    )
+    other = logged.data_dir / f".reader-pins-{socket.gethostname()}-2-1-77"
+    other.mkdir()
+    read(logged.options())
+    (mine,) = pins(logged) - {other.name}
+    assert mine.rpartition("-")[0].endswith(f"-{os.getpid()}")
+    assert other.exists(), "it is of a host whose name is longer"
