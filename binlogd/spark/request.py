@@ -192,10 +192,14 @@ def _flag(given: Mapping[str, str], name: str, yes: str, no: str) -> bool:
     return text == yes
 
 
+_DIGITS_MAX = 9
+
+
 def _number(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name, str(default))
-    if not text.isdigit() or (int(text) == 0 and default > 0):
-        raise ConfigError(f'option {name}: "{text}" is no number above 0')
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    if not is_number or (int(text) == 0 and default > 0):
+        raise ConfigError(f'option {name}: "{text}" is no number above 0, of {_DIGITS_MAX} digits')
     return int(text)
 
 
