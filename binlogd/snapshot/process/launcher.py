@@ -39,7 +39,7 @@ from binlogd.snapshot.spec import (
 JOB_MODULE = "binlogd.snapshot.child"
 JOB_LOG = "job.log"
 """Below the directory of a job: what it prints."""
-EVENT_BYTES_MAX = 64 << 20
+EVENT_BYTES_MAX = 1 << 30
 """The report of all tables is one line."""
 TERMINATION_GRACE_S = 10.0
 LOG_TAIL_LINES = 15
@@ -163,8 +163,11 @@ class JobProcess:
         self._child.stdin.write(msgspec.json.encode(spec) + b"\n")
 
     async def _hear(self) -> Event | None:
-        line = await self._events.readline()
-        return msgspec.json.decode(line, type=Event) if line else None
+        try:
+            line = await self._events.readline()
+            return msgspec.json.decode(line, type=Event) if line.endswith(b"\n") else None
+        except ValueError as error:  # also for a line that is longer than the most
+            raise ExportFailed(f"what the export job tells cannot be read: {error}") from error
 
     def _take_start(self, event: Started) -> None:
         seconds = asyncio.get_running_loop().time() - self._began

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -16,12 +17,12 @@ import pytest
 from binlogd.errors import ConfigError, Refused
 from binlogd.settings.quantities import wall_clock
 from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
-from binlogd.snapshot.process import preflight
+from binlogd.snapshot.process import launcher, preflight
 from binlogd.snapshot.process.launcher import ExportFailed
 from binlogd.snapshot.process.preflight import note_launch
 from binlogd.snapshot.publishing.marks import Written
 from binlogd.snapshot.publishing.publish import read_manifest
-from binlogd.snapshot.spec import Progress
+from binlogd.snapshot.spec import Failed, Progress
 from tests.support import recordings_reader, snapshot_reader
 from tests.support.data_directory import write_log
 from tests.support.processes import children_of
@@ -43,6 +44,21 @@ def options(tmp_path: Path) -> ExportOptions:
         out=tmp_path / "out",
         schema_history=recordings_reader.history(RECORDING),
     )
+
+
+async def test_a_report_of_many_wide_tables_is_taken(tmp_path: Path) -> None:
+    """5,000 tables of 300 columns are 130 MB of names and types in one line."""
+    events = asyncio.StreamReader(limit=launcher.EVENT_BYTES_MAX)
+    job = launcher.JobProcess(Mock(), events, Mock(), tmp_path / "log")
+    told = Failed("Refused", "x" * (130 << 20))
+    events.feed_data(msgspec.json.encode(told) + b"\n")
+    assert await job._hear() == told
+    events.feed_data(b"no event\n")
+    with pytest.raises(ExportFailed, match="what the export job tells cannot be read"):
+        await job._hear()
+    events.feed_data(b'{"half of what one told that was killed')
+    events.feed_eof()
+    assert await job._hear() is None
 
 
 def left_in(out: Path) -> list[str]:
