@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.errors import Refused
+from binlogd.errors import GaveUp, Refused
 from binlogd.host.disk import sync_directory, write_whole
 from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
 from binlogd.tso import NO_TS, Tso
@@ -86,16 +86,22 @@ def manifest_document(manifest: Manifest) -> bytes:
 
 
 def point_to_latest(out: Path) -> None:
-    """Lets LATEST name the snapshot of the latest moment, if it does not yet."""
+    """Lets LATEST name the snapshot of the latest moment, if it does not yet. Raises GaveUp."""
     newest = next(iter(snapshots(out)), None)
     pointer = out / LATEST
     if newest is None or (pointer.is_symlink() and os.readlink(pointer) == newest.name):
         return
     making = out / f".{LATEST}-{os.getpid()}"
-    making.unlink(missing_ok=True)
-    making.symlink_to(newest.name)
-    making.replace(pointer)
-    sync_directory(out)
+    try:
+        making.unlink(missing_ok=True)
+        making.symlink_to(newest.name)
+        making.replace(pointer)
+        sync_directory(out)
+    except OSError as error:
+        why = (
+            f"{pointer}: {error.strerror}; {newest.name} is published, and LATEST does not name it"
+        )
+        raise GaveUp(why) from error
 
 
 def snapshots(out: Path) -> Iterator[Path]:

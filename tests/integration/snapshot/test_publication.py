@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from binlogd.errors import ConfigError, Refused, Unavailable
+from binlogd.errors import ConfigError, GaveUp, Refused, Unavailable
 from binlogd.host.disk import alone_in
 from binlogd.snapshot.export import ExportOptions
 from binlogd.snapshot.formats.file_kinds import FileKind
@@ -100,3 +100,13 @@ async def test_a_damaged_manifest_of_the_moment_is_named(tmp_path: Path) -> None
     path.write_bytes(b'{"format": "\xff"}')
     (listed,) = (await stored(f"file://{store}")).exports
     assert f"{path.parent.name}: its manifest.json does not decode" in listed.problem
+
+
+async def test_a_snapshot_is_said_to_be_there_where_latest_cannot_name_it(tmp_path: Path) -> None:
+    """A copy that follows links makes a directory of LATEST."""
+    (tmp_path / "LATEST").mkdir()
+    with pytest.raises(GaveUp, match="LATEST: Is a directory; snapshot-100 is published"):
+        options(tmp_path, 100)
+    asked = replace(options(tmp_path / "other", 100), out=tmp_path)
+    with pytest.raises(GaveUp, match="LATEST: Is a directory; snapshot-100 is published"):
+        await published(asked)
