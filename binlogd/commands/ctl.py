@@ -352,7 +352,7 @@ def _reached(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | None:
     if node_id in (own[kind] for kind in kinds):
         return setup
     for kind in kinds:
-        for each in msgspec.convert(get_json(setup, f"/{kind}") or (), list[NodeEntry]):
+        for each in get_json(setup, f"/{kind}", list[NodeEntry] | None) or ():
             if each.node_id == node_id:
                 return _at(setup, each.host)
     return None

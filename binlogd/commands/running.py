@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,16 @@ _ANSWER_BYTES_MAX = 64 << 20
 _STARTING = 503
 
 
-def get_json(setup: Setup, route: str) -> Any:
-    """The document at `route` of the process that listens at `addr`. Raises NotRunning, and
-    Unavailable from one that waits in its start."""
-    return _document(setup, "GET", route)
+def get_json(setup: Setup, route: str, kind: Any) -> Any:
+    """The document at `route` of the process that listens at `addr`. Raises NotRunning, also where
+    it is none of this kind, and Unavailable from one that waits in its start."""
+    return _document(setup, "GET", route, kind)
 
 
 def get_status(setup: Setup) -> Status:
     """How that process stands. Raises as `get_json`, and Unavailable for one of another version
     whose status has not all that this one shows."""
-    found = get_json(setup, "/status")
+    found = get_json(setup, "/status", dict[str, Any])
     try:
         return msgspec.convert(found, Status)
     except msgspec.ValidationError as error:
@@ -42,7 +41,9 @@ def get_status(setup: Setup) -> Status:
 
 def put(setup: Setup, route: str) -> dict[str, Any]:
     """The answer to a request to act. Raises NotRunning."""
-    answer: dict[str, Any] = _document(setup, "PUT", route)
+    answer: dict[str, Any] = _document(setup, "PUT", route, dict[str, Any])
+    if not answer.keys() >= {"code", "message"}:
+        raise NotRunning(route, "an answer that is none of binlogd's")
     return answer
 
 
@@ -85,15 +86,15 @@ def _host(setup: Setup) -> str:
     return {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def _document(setup: Setup, method: str, route: str) -> Any:
+def _document(setup: Setup, method: str, route: str, kind: Any) -> Any:
     status, body = asked(setup, method, route)
     try:
-        return json.loads(body)
+        return msgspec.json.decode(body, type=kind)
     except ValueError as error:
         if status == _STARTING:  # it runs, and has its data directory: nobody may act in its place
             said = body.decode(errors="replace").strip()
             raise Unavailable(f"the binlogd that answers is {said}") from error
-        raise NotRunning(route, f"an answer {status} that is no JSON") from error
+        raise NotRunning(route, f"an answer {status} that is none of binlogd's") from error
 
 
 def _reason(error: Exception) -> str:

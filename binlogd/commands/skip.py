@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
-import msgspec
 import typer
 from rich.markup import escape
 
@@ -23,7 +23,7 @@ from binlogd.commands.running import get_json, put
 from binlogd.errors import NotRunning
 from binlogd.settings.quantities import wall_clock_ms
 from binlogd.tso import MAX_TS, Tso
-from binlogd.upstream.store import AGAIN
+from binlogd.upstream.store import AGAIN, SkipEntry
 
 
 def skip(
@@ -49,9 +49,9 @@ def skip(
     setup = load_asking(config_file, addr, data_dir)
     if commit_ts is None:
         try:
-            decided = get_json(setup, "/skips")
+            decided = get_json(setup, "/skips", list[SkipEntry])
         except NotRunning:
-            decided = [msgspec.to_builtins(each) for each in offline_commands.decided_skips(setup)]
+            decided = offline_commands.decided_skips(setup)
         _show(decided, as_json=as_json)
         return
     try:
@@ -64,7 +64,7 @@ def skip(
     say_reply(answer, as_json=as_json)
 
 
-def _show(decided: list[dict[str, Any]], *, as_json: bool) -> None:
+def _show(decided: Sequence[SkipEntry], *, as_json: bool) -> None:
     if as_json:
         say_json(decided)
         return
@@ -72,7 +72,7 @@ def _show(decided: list[dict[str, Any]], *, as_json: bool) -> None:
         say("nothing is skipped")
         return
     rows = (
-        (str(each["commit_ts"]), wall_clock_ms(each["decided_ms"]), escape(each["reason"]))
+        (str(each.commit_ts), wall_clock_ms(each.decided_ms), escape(each.reason))
         for each in decided
     )
     say_table(("commit_ts", "decided", "reason"), rows)

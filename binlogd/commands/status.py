@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from math import inf
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,9 +46,10 @@ def status(
         except KeyboardInterrupt:
             return
     if as_json:
-        found = get_json(setup, "/status")
+        found = get_json(setup, "/status", dict[str, Any])
         sys.stdout.write(json.dumps(found) + "\n")
-        state = found.get("drainer", {}).get("state", "")
+        half = found.get("drainer")
+        state = half.get("state") if isinstance(half, dict) else ""
     else:
         from binlogd.commands.status_screen import print_status  # JSON needs no rich
 
@@ -73,7 +74,7 @@ def _watch(setup: Setup, interval_s: float) -> None:
 def _watch_json(setup: Setup, interval_s: float) -> None:
     for _ in again_within(inf, interval_s):  # until Ctrl-C
         try:
-            found = get_json(setup, "/status")
+            found = get_json(setup, "/status", dict[str, Any])
         except Unavailable as error:
             found = {"message": str(error)}
         sys.stdout.write(json.dumps(found) + "\n")
