@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import json
 import os
 import shutil
 import socket
@@ -21,8 +20,9 @@ from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from binlogd.archive.catalog import CATALOG_NAME, all_segments, history_of, read_catalog
 from binlogd.archive.places import ArchivedIndex, DirectoryIndex, TransactionIndex, Unwanted
@@ -37,6 +37,7 @@ from binlogd.log.directory import STORE_FILE
 from binlogd.log.segment_index import SegmentIndex
 from binlogd.spark.history import KnownHistory
 from binlogd.spark.request import ReadRequest, given_jobs
+from binlogd.status import GcStatus
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
 from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.store import kept_jobs
@@ -251,6 +252,12 @@ def _link(paths: Iterable[Path], into: Path) -> None:
                 link.hardlink_to(path)
 
 
+class _PumpStatus(msgspec.Struct):
+    max_commit_ts: Tso
+    gc: GcStatus
+    cluster_id: int | None
+
+
 class RemotePump:
     """A binlogd at `binlogd://host:port`."""
 
@@ -273,11 +280,11 @@ class RemotePump:
 
     def resolved_ts(self) -> Tso:
         """What the Pump vouches for. Raises NotRunning."""
-        return Tso(self._status()["max_commit_ts"])
+        return self._status().max_commit_ts
 
     def gone_ts(self) -> Tso:
         """Up to where something is gone, of whichever shard. Raises NotRunning."""
-        return Tso(self._status()["gc"]["gc_ts"])
+        return self._status().gc.gc_ts
 
     def begin(self, after: Tso, upto: Tso) -> Tso:
         """A Pump refuses by itself what it has deleted."""
@@ -294,8 +301,7 @@ class RemotePump:
 
     def cluster_id(self) -> int | None:
         """Whose binlogs it has; None as long as it has none."""
-        found: int | None = self._status()["cluster_id"]
-        return found
+        return self._status().cluster_id
 
     def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         """Equal stretches of time; where the log begins is not known before it is pulled."""
@@ -323,7 +329,7 @@ class RemotePump:
         """The transactions in (after, upto]. Raises PumpUnavailable, Refused, Corrupt."""
         if after >= upto:
             return
-        cluster_id = self._status()["cluster_id"]
+        cluster_id = self._status().cluster_id
         if cluster_id is None:
             raise Refused(f"{self._wanted.path}: has no cluster id yet: nothing was written to it")
         source = RemoteSource(
@@ -354,9 +360,13 @@ class RemotePump:
             finally:
                 runner.run(pull.aclose())
 
-    def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(self._get("/status"))
-        return status
+    def _status(self) -> _PumpStatus:
+        try:
+            return msgspec.json.decode(self._get("/status"), type=_PumpStatus)
+        except ValueError as error:
+            raise NotRunning(
+                self._wanted.path, f"its status is not that of a Pump: {error}"
+            ) from error
 
     def _get(self, route: str) -> bytes:
         where = self._wanted.path + route

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from binlogd.errors import ConfigError, Refused, SchemaChanged
+from binlogd.errors import ConfigError, NotRunning, Refused, SchemaChanged
 from binlogd.spark import inputs
 from binlogd.spark.inputs import jobs_with, open_input
 from binlogd.spark.request import request
@@ -210,3 +210,11 @@ def test_a_parent_that_nobody_knows_is_not_asked_for(
     (mine,) = pins(logged) - {other.name}
     assert mine.rpartition("-")[0].endswith(f"-{os.getpid()}")
     assert other.exists(), "it is of a host whose name is longer"
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"max_commit_ts": 1, "gc": null}'])
+def test_who_is_no_pump_is_told_as_such(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs.RemotePump, "_get", lambda *_: body)
+    source = open_input(request({"path": "binlogd://here:1"}))
+    with pytest.raises(NotRunning, match="its status is not that of a Pump"):
+        source.resolved_ts()
