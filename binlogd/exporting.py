@@ -13,7 +13,7 @@ from binlogd.archive.task import CATALOG_NAME
 from binlogd.errors import ConfigError
 from binlogd.extras import require
 from binlogd.host.loop import ended_by_term, run
-from binlogd.host.words import split_url
+from binlogd.host.words import local_path, split_url
 from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import open_upstream
 from binlogd.settings.setup import Setup
@@ -205,16 +205,14 @@ async def _history(setup: Setup) -> tuple[list[bytes], int | None]:
 
 def holds_segments(archive: str) -> bool:
     """Whether it is an archive of segments, and not the files of a file sink."""
-    return "://" in archive or Path(archive, CATALOG_NAME).exists()
+    return "://" in archive or Path(local_path(archive) or "", CATALOG_NAME).exists()
 
 
 def _where(setup: Setup, out: str) -> tuple[Destination, Path]:
     """Where to, and the directory that it is staged or published in."""
-    if "://" not in out:
-        return None, Path(out)
+    if (path := local_path(out)) is not None:
+        return None, path
     parts = split_url(out)
-    if parts.scheme == "file" and not parts.netloc:
-        return None, Path(parts.path)
     if not parts.netloc:
         raise ConfigError(f"--out {out}: name a bucket: {parts.scheme}://bucket/prefix")
     name = hashlib.sha256(f"{parts.netloc.rpartition('@')[2]}{parts.path}".encode()).hexdigest()

@@ -24,7 +24,7 @@ import msgspec
 from binlogd.errors import ConfigError, Corrupt, Unavailable
 from binlogd.extras import require
 from binlogd.host.disk import is_no_space, make_directory, put_in_place
-from binlogd.host.words import split_url
+from binlogd.host.words import local_path, split_url
 from binlogd.log.checked_text import decoded_json
 from binlogd.snapshot.publishing.file_systems import (
     NEW,
@@ -80,10 +80,10 @@ class ArchiveStore:
         """A path is a local directory; errors say `what` it is. Raises ConfigError."""
         require("archive", "pyarrow")
         fs = importlib.import_module("pyarrow.fs")
+        if (path := local_path(url)) is not None:
+            root = str(path.absolute())
+            return cls(url, fs.LocalFileSystem(), root, is_local=True, what=what)
         scheme = split_url(url).scheme
-        if not scheme or scheme == "file":
-            path = Path(url.removeprefix("file://")).absolute()
-            return cls(url, fs.LocalFileSystem(), str(path), is_local=True, what=what)
         try:
             system, root = file_system(url)
         except (ValueError, OSError) as error:

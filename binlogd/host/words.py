@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from binlogd.errors import ConfigError
@@ -10,6 +11,17 @@ from binlogd.errors import ConfigError
 def is_utf8(word: str) -> bool:
     """Whether it was; of what was not, Python has surrogates, which no peer and no file takes."""
     return not any("\ud800" <= each <= "\udfff" for each in word)
+
+
+def local_path(url: str) -> Path | None:
+    """What a path or a `file:` URL names on this machine, in which nothing is quoted; None for any
+    other URL. Raises ConfigError where a host is named."""
+    if url[:5].lower() != "file:":
+        return Path(url) if "://" not in url else None
+    path = url[5:].removeprefix("//").removeprefix("localhost")
+    if not path.startswith("/"):
+        raise ConfigError(f"{url}: a file of this machine is file:///PATH, or a path")
+    return Path(path)
 
 
 def split_url(url: str) -> SplitResult:

@@ -33,6 +33,7 @@ from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import ConfigError, NotRunning, PumpUnavailable, Refused
 from binlogd.host.clock import WallClock
 from binlogd.host.tls import ClientTls, TlsFiles
+from binlogd.host.words import local_path
 from binlogd.log.directory import STORE_FILE
 from binlogd.log.segment_index import SegmentIndex
 from binlogd.spark.history import KnownHistory
@@ -57,8 +58,8 @@ def open_input(wanted: ReadRequest, pins: str = "") -> Input:
     """`pins` is what `pin` said elsewhere. Raises ConfigError."""
     if wanted.path.startswith(PUMP_SCHEME):
         return RemotePump(wanted)
-    path = Path(wanted.path.removeprefix("file://"))
-    if "://" in wanted.path and not wanted.path.startswith("file://"):
+    path = local_path(wanted.path)
+    if path is None:
         return ArchiveInput(wanted)
     if not path.is_dir():
         raise ConfigError(
@@ -203,7 +204,7 @@ class DirectoryInput(_Placed):
     """A data directory, of a binlogd that runs or not."""
 
     def __init__(self, wanted: ReadRequest, pins: str = "") -> None:
-        self._data_dir = Path(wanted.path.removeprefix("file://")).absolute()
+        self._data_dir = Path(local_path(wanted.path) or "").absolute()
         self._directory = DirectoryIndex(self._data_dir)
         super().__init__(wanted, ArchiveStore.open(str(pins or self._data_dir)), self._directory)
 

@@ -16,7 +16,7 @@ import msgspec
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from binlogd.errors import ConfigError
-from binlogd.host.words import split_url
+from binlogd.host.words import local_path, split_url
 from binlogd.snapshot.publishing.file_systems import azure_options, file_system, without_secrets
 from binlogd.snapshot.publishing.lake.version import url_of
 from binlogd.snapshot.spec import LAKES, Lake
@@ -155,10 +155,9 @@ def place_of(into: str) -> LakeLocation:
             f"--into {into}: expected delta:PLACE or iceberg:PLACE (a directory, s3://...), or"
             " syncer for what [syncer] names"
         )
-    if split_url(url).scheme in ("", "file"):
-        path = Path(url.removeprefix("file://")).absolute()
-        url_of(found, path)  # says so at once
-        return LakeLocation(found, str(path))
+    if (path := local_path(url)) is not None:
+        url_of(found, path.absolute())  # says so at once
+        return LakeLocation(found, str(path.absolute()))
     parts = split_url(url)
     if parts.scheme not in _TRIED:
         raise ConfigError(f"--into {kind}:{parts.scheme}://...: {_refused(found, parts.scheme)}")
