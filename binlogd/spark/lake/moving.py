@@ -12,10 +12,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from binlogd.snapshot.spec import DoubtfulRows
+from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.counts import RowCounts, total
 from binlogd.spark.lake.content import LakeContent
 from binlogd.spark.lake.kinds import LakeKind
@@ -90,8 +92,19 @@ def begin(now: LakeTables, start: Tso, gone_ts: Tso, where: str, *, is_first: bo
     )
 
 
+def check_names(plans: Mapping[int, TablePlan]) -> None:
+    """Raises PipelineStopped where a lake could not tell two tables apart."""
+    for name, count in Counter(plan.label for plan in plans.values()).items():
+        if count > 1:
+            raise PipelineStopped(
+                f"{name}: two tables are called so, as a dot is in the name of one or of its"
+                " database: rename it upstream, or leave both out (--except)"
+            )
+
+
 def check(now: LakeTables, batch: LakeBatch, *, is_first: bool) -> None:
     """Whether rows from before the batch are in the lake. Raises PipelineStopped."""
+    check_names(batch.after)
     there = now.by_id()
     needed = set(batch.after).union(*batch.origins.values())
     missing = [

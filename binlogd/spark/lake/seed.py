@@ -24,7 +24,7 @@ from binlogd.spark.lake.manifest import (
     leaving_of,
     placed_of,
 )
-from binlogd.spark.lake.moving import Lake, show
+from binlogd.spark.lake.moving import Lake, check_names, show
 from binlogd.spark.lake.rows import lake_schema
 
 SEEDS = "_seed"
@@ -39,7 +39,8 @@ class Seeded(msgspec.Struct, frozen=True):
 
 
 def todo(lake: Lake, begin: LoadedBase) -> list[int]:
-    """The tables that are not in the lake yet."""
+    """The tables that are not in the lake yet. Raises PipelineStopped."""
+    check_names(begin.tables)
     return [table_id for table_id in begin.tables if _seeded(lake, begin, table_id) is None]
 
 
