@@ -210,8 +210,8 @@ def wall_clock_ms(epoch_ms: int) -> str:
 
 
 def _tso(text: str) -> Tso | None:
-    is_number = text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63
-    return Tso(int(text)) if is_number else None
+    is_number = text.isascii() and text.isdigit() and len(text) < 20
+    return Tso(int(text)) if is_number and 0 < int(text) <= MAX_TS else None
 
 
 def _wall_ms(text: str, option: str) -> int:
@@ -224,6 +224,6 @@ def _wall_ms(text: str, option: str) -> int:
         ) from None
     if wall.tzinfo is None:
         wall = wall.replace(tzinfo=UTC)
-    if wall.year < 1970:
+    if wall.timestamp() < 0:
         raise ConfigError(f"{option} {text!r} lies before 1970, where timestamps begin")
-    return int(wall.timestamp() * 1000)
+    return min(int(wall.timestamp() * 1000), physical_ms(MAX_TS))  # 9999 is "for ever"
