@@ -78,8 +78,7 @@ def _taken_over(
     parent: Path, prefix: str, is_wanted: Callable[[Path], bool]
 ) -> tuple[Path, int] | None:
     """The newest leftover that is wanted, with its lock."""
-    leftovers = sorted(parent.glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime)
-    for path in reversed(leftovers):
+    for path in sorted(parent.glob(f"{prefix}*"), key=_age):
         lock = _lock(path)
         if lock is None:
             continue
@@ -87,6 +86,13 @@ def _taken_over(
             return path, lock
         os.close(lock)
     return None
+
+
+def _age(path: Path) -> float:
+    try:
+        return -path.stat().st_mtime
+    except FileNotFoundError:  # its owner has just removed it
+        return 0
 
 
 def sweep(parent: Path, prefix: str) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.spec import (
     ChangesOptions,
@@ -111,3 +112,10 @@ def test_a_mark_that_is_damaged_is_news_when_it_is_written_again(tmp_path: Path)
     marks.mark(tmp_path, 7, "0.1", [marks.Written(7, file)])
     assert watcher.news() == {7: 5}
     assert watcher.news() == {}
+
+
+def test_a_leftover_that_goes_while_it_is_looked_at_is_none(tmp_path: Path) -> None:
+    """As the directory of an export that ends just then; here it is never there."""
+    (tmp_path / ".staging-going").symlink_to("nowhere")
+    with job_directory(tmp_path, ".staging-") as job:
+        assert job.is_dir()
