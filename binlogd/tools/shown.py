@@ -73,7 +73,7 @@ class TextWriter:
         if found.note:
             self._write(f"  {self._warn(found.note)}\n")
         if found.ddl is not None:
-            use = f"use {found.ddl.database}; " if found.ddl.database else ""
+            use = f"use {printable(found.ddl.database)}; " if found.ddl.database else ""
             self._write(f"  {self._dim(use)}{self._ddl(printable(found.ddl.text))}\n")
         for row in rows or ():
             self._row(row)
@@ -83,16 +83,17 @@ class TextWriter:
         self._write(f"  {self._warn(f'the rows from here on do not decode: {reason}')}\n")
 
     def _row(self, row: NamedRow) -> None:
-        name = self._name(f"{row.database}.{row.table}")
+        name = self._name(printable(f"{row.database}.{row.table}"))
         cells = " ".join(self._cell(row.kind, column) for column in row.columns)
         self._write(f"  {self._of_kind[row.kind]} {name} {cells}\n")
 
     def _cell(self, kind: RowKind, column: NamedColumn) -> str:
+        name = printable(column.name)
         if kind is RowKind.UPDATE and column.old != column.new:
             old, new = (self._value(each, column.mysql_type) for each in (column.old, column.new))
-            return f"{column.name}={old}→{new}"
+            return f"{name}={old}→{new}"
         value = column.old if kind is not RowKind.INSERT else column.new
-        return f"{column.name}={self._value(value, column.mysql_type)}"
+        return f"{name}={self._value(value, column.mysql_type)}"
 
     def _value(self, value: Value, mysql_type: str) -> str:
         text, limit = value_text(value, mysql_type), self._value_chars_max

@@ -97,3 +97,16 @@ def test_values_are_told_by_their_type(
 @given(st.text())
 def test_nothing_that_a_terminal_would_obey_is_printed(text: str) -> None:
     assert printable(text).isprintable()
+
+
+def test_no_name_tells_a_terminal_what_to_do() -> None:
+    odd = "a\x1b]0;x\x07\nb\udcff"
+    row = NamedRow(
+        odd, odd, RowKind.UPDATE, (NamedColumn(odd, "int", 1, 2), NamedColumn(odd, "int", 1, 1))
+    )
+    place = FilePosition(Path("f"), 1)
+    for ddl in (None, NamedDdl(odd, "DROP TABLE t")):
+        found = Transaction(Tso(1 << 40), Tso(5), place, 99, ddl, lambda: iter((row,)), "")
+        lines = shown(found)
+        assert len(lines) == 2
+        assert lines[1].isprintable()
