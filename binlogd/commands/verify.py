@@ -21,6 +21,7 @@ from binlogd.node.into_mysql import downstream_server, make_store, store_at
 from binlogd.node.replicated import table_filter
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import table_patterns
+from binlogd.tools.shown import printable
 from binlogd.tools.verify import TableVerdict, VerifyRequest
 from binlogd.tools.verify import verify as verify_tables
 from binlogd.tso import NO_TS, Tso
@@ -124,7 +125,7 @@ def _say(verdicts: list[TableVerdict], at_ts: Tso) -> None:
     say_verdicts(rows, "equal")
     for each in verdicts:
         for example in each.examples:
-            say(f"{each.database}.{each.table} {example}")
+            say(printable(f"{each.database}.{each.table} {example}"))
     when = f"as of commit_ts {at_ts}" if at_ts else "as it is now"
     equal = sum(1 for each in verdicts if not each.reason)
     say(f"{equal} of {len(verdicts)} tables are equal, {when}")
