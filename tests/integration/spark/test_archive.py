@@ -228,3 +228,21 @@ def test_an_archive_stands_in_for_the_data_directory(logged: Logged, tmp_path: P
         assert (view.cluster_id, view.schema_history) == (7, logged.history.read_bytes())
         assert view.resolved_ts == read(of_view)["commit_ts"][-1].as_py()
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_another_pump_of_the_cluster_does_not_take_its_segments_for_archived(
+    tmp_path: Path,
+) -> None:
+    """Their files are called the same; so are those of one that began anew after a lost disk."""
+    options = [Options(seed=seed, transactions=200) for seed in (1, 2)]
+    one, other = (
+        Logged.write(tmp_path / str(each.seed), each, segment_bytes=1 << 13) for each in options
+    )
+    url = str(tmp_path / "archive")
+    done = archive(task(one, url, cluster_id=7))
+    assert done.segments > 4
+    with pytest.raises(Refused, match="is the archive of another Pump"):
+        archive(task(other, url, cluster_id=7))
+    again = archive(task(one, url, cluster_id=7))
+    assert (again.segments, again.newest) == (0, done.newest)
+    assert verify(url).segments == done.segments
