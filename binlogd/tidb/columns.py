@@ -167,14 +167,6 @@ def _decimal_reader(other: Reader, _fsp: int) -> Reader:
     return read
 
 
-def _date_reader(other: Reader, _fsp: int) -> Reader:
-    return _packed_reader(other, _date_of)
-
-
-def _datetime_reader(other: Reader, fsp: int) -> Reader:
-    return _packed_reader(other, _DATETIMES_OF[max(fsp, 0)])
-
-
 def _packed_reader(other: Reader, text_of: Callable[[bytes], tuple[str, int]]) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != UVARINT:
@@ -253,9 +245,15 @@ _FAMILIES: dict[Form, _Family] = {
     Form.BYTES: _Family(frozenset({Flag.BYTES, Flag.COMPACT_BYTES}), _same, _bytes_reader),
     Form.FLOAT: _Family(frozenset({Flag.FLOAT}), _same, _float_reader),
     Form.DECIMAL: _Family(frozenset({Flag.DECIMAL}), _same, _decimal_reader),
-    Form.DATE: _Family(_INTEGER_FLAGS, lambda value, _: date_text(_bits(value)), _date_reader),
+    Form.DATE: _Family(
+        _INTEGER_FLAGS,
+        lambda value, _: date_text(_bits(value)),
+        lambda other, _: _packed_reader(other, _date_of),
+    ),
     Form.DATETIME: _Family(
-        _INTEGER_FLAGS, lambda value, fsp: datetime_text(_bits(value), fsp), _datetime_reader
+        _INTEGER_FLAGS,
+        lambda value, fsp: datetime_text(_bits(value), fsp),
+        lambda other, fsp: _packed_reader(other, _DATETIMES_OF[max(fsp, 0)]),
     ),
     Form.DURATION: _Family(
         _DURATION_FLAGS, lambda value, fsp: duration_text(_number(value), fsp), _duration_reader

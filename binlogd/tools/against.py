@@ -135,7 +135,10 @@ async def _differing(
         return (f"which rows differ is told of tables with up to {COMPARED_ROWS_MAX} rows only",)
     texts = b", ".join(map(_expression, columns))
     answer = await session.rows(b"SELECT " + texts + b" FROM " + name)
-    theirs = [tuple(map(_str, row)) for row in answer]
+    theirs = [
+        tuple(each.decode() if isinstance(each, bytes) else str(each) for each in row)
+        for row in answer
+    ]
     ours = _texts_of(snapshot, manifest, table, columns)
     if table.primary_key and len(keys) == len(table.primary_key):
         found = _by_key(ours, theirs, columns, keys)
@@ -211,10 +214,6 @@ def _value(column: ColumnEntry, text: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
-
-
-def _str(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 # --- rows as the texts that a server is asked for ---------------------------------------------

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -298,8 +298,9 @@ async def _wait_for_end(session: int, grace_s: float, signal_number: int = 0) ->
     until = loop.time() + grace_s
     with closing(Threads(1, name="processes")) as looking:
         while pids := await over(looking.run(partial(_session_members, session))):
-            if signal_number:
-                _signal(pids, signal_number)
+            for pid in pids if signal_number else ():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal_number)
             if loop.time() >= until:
                 return False
             await asyncio.sleep(_POLL_S)
@@ -319,9 +320,3 @@ def _is_alive_in(process: Path, session: int) -> bool:
     except OSError:
         return False  # it ended meanwhile
     return int(fields[3]) == session and fields[0] != "Z"
-
-
-def _signal(pids: Sequence[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)

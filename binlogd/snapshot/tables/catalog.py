@@ -431,7 +431,9 @@ def _plan(
     database: str, info: Table, shown: Sequence[Column], rewritten: Sequence[Rewritten]
 ) -> TablePlan:
     present = {column.id for column in info.columns}
-    ghosts = [_ghost(each.old) for each in rewritten if each.old.id not in present]
+    # of columns that rows from before their rewriting still hold, or lack in their old way
+    gone = (each.old for each in rewritten if each.old.id not in present)
+    ghosts = [replace(column, name=f"_rewritten_{column.id}") for column in gone]
     return TablePlan(
         database=database,
         info=replace(info, columns=(*info.columns, *ghosts)),
@@ -440,8 +442,3 @@ def _plan(
         left_out_columns=tuple(column.name for column in shown if column.is_virtual),
         rewritten=tuple(rewritten),
     )
-
-
-def _ghost(column: Column) -> Column:
-    """A column that rows from before its rewriting still hold, or lack in its old way."""
-    return replace(column, name=f"_rewritten_{column.id}")

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from binlogd.errors import CorruptRow
 from binlogd.snapshot.formats.columns import ArrowColumn
@@ -59,38 +60,26 @@ def way_of(column: ArrowColumn) -> Way | None:
     return None if find is None else find(column.column, column.type)
 
 
-def _way_of_text(_: Column, type_: pa.DataType) -> Way | None:
-    return _texts(type_) if pa.types.is_string(type_) or pa.types.is_binary(type_) else None
-
-
-def _way_of_signed(_: Column, type_: pa.DataType) -> Way | None:
-    return _integers(type_, is_unsigned=False) if pa.types.is_integer(type_) else None
-
-
 def _way_of_unsigned(column: Column, type_: pa.DataType) -> Way | None:
     tp = column.field_type.tp
     if tp == Tp.ENUM:
         return _labels(column.field_type.elems)
-    is_of = pa.types.is_decimal if tp == Tp.LONGLONG else pa.types.is_integer
+    is_of = types.is_decimal if tp == Tp.LONGLONG else types.is_integer
     is_kept = tp in INTEGER_TYPES and is_of(type_)
     return _integers(type_, is_unsigned=True) if is_kept else None
 
 
-def _way_of_decimal(_: Column, type_: pa.DataType) -> Way | None:
-    return _decimals(type_) if pa.types.is_decimal(type_) else None
-
-
 def _way_of_datetime(column: Column, type_: pa.DataType) -> Way | None:
-    is_kept = pa.types.is_timestamp(type_) or pa.types.is_date32(type_)
+    is_kept = types.is_timestamp(type_) or types.is_date32(type_)
     return _moments(type_, max(column.field_type.decimal, 0)) if is_kept else None
 
 
 _WAYS: dict[Form, Callable[[Column, pa.DataType], Way | None]] = {
-    Form.SIGNED: _way_of_signed,
+    Form.SIGNED: lambda _, to: _integers(to, is_unsigned=False) if types.is_integer(to) else None,
     Form.UNSIGNED: _way_of_unsigned,
-    Form.BYTES: _way_of_text,
+    Form.BYTES: lambda _, to: _texts(to) if types.is_string(to) or types.is_binary(to) else None,
     Form.FLOAT: lambda _, type_: _floats(type_),
-    Form.DECIMAL: _way_of_decimal,
+    Form.DECIMAL: lambda _, to: _decimals(to) if types.is_decimal(to) else None,
     Form.DATE: _way_of_datetime,
     Form.DATETIME: _way_of_datetime,
 }
@@ -243,7 +232,7 @@ def _moments(type_: pa.DataType, fsp: int) -> Way:
         micros, is_time = _clock((packed & np.uint64((1 << 41) - 1)).view(np.int64), fsp)
         if not (is_right & is_time).all():
             return None
-        if pa.types.is_date32(type_):
+        if types.is_date32(type_):
             return pa.array(days.astype(np.int32), mask=is_null).view(type_)
         return pa.array(days * _DAY_US + micros, mask=is_null).view(type_)
 

@@ -313,7 +313,7 @@ def entries(
     for table_id, plan in sorted(known.tables.items()):
         files = of_table.get(table_id, [])
         if has_empty and not files:
-            files = writer.write_empty(plan, target)
+            files = writer.TableWriter(plan, SchemaTracker(), target, "empty").close_empty()
         directory = Path(target.staging, writer.directory_name(plan))
         problem = next((each.problem for each in files if each.problem), "")
         if problem:

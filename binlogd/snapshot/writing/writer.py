@@ -48,11 +48,6 @@ def write(
     yield results(done)
 
 
-def write_empty(plan: TablePlan, target: FileTarget) -> list[Written]:
-    """The file of a table without rows, so that its columns are there to be read."""
-    return TableWriter(plan, SchemaTracker(), target, "empty").close_empty()
-
-
 def directory_name(plan: TablePlan) -> str:
     """The directory of a table inside a snapshot; the manifest tells which is whose.
 
