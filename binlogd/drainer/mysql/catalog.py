@@ -138,9 +138,7 @@ async def connection_of(session: SqlSession, thread_id: int) -> str:
 async def is_busy(session: SqlSession, thread_id: int, connection: str) -> bool:
     """Whether that connection is at a statement; one that idles is not asked for. `connection` is
     what `connection_of` told of it, "" for nothing. Raises DownstreamUnavailable."""
-    if not thread_id or await stage_of(session, thread_id) is None:
-        return False
-    if thread_id == session.thread_id:
+    if thread_id in (0, session.thread_id) or await stage_of(session, thread_id) is None:
         return False
     return not connection or connection == await connection_of(session, thread_id)
 

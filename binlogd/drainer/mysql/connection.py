@@ -220,10 +220,10 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")  # a variable that holds one takes 
 _DEFAULT_MODE = "ALLOW_INVALID_DATES"
 _STRICT_MODE = "STRICT_ALL_TABLES"
 _STRICT_MODES = frozenset({_STRICT_MODE, "STRICT_TRANS_TABLES", "TRADITIONAL"})
-_MARIADB_MODES_OF_ROWS = (b"TIME_ROUND_FRACTIONAL",)
+_MODES_OF_ROWS = (b"sql_mode = CONCAT(@@sql_mode, ',TIME_ROUND_FRACTIONAL')",)
 """A fraction that a MODIFY or a generated column has no room for is rounded, as by TiDB and MySQL;
 MariaDB cuts it off, without a warning."""
-_MARIADB_MODES = (*_MARIADB_MODES_OF_ROWS, b"IGNORE_BAD_TABLE_OPTIONS")
+_MODES = (*_MODES_OF_ROWS, b"sql_mode = CONCAT(@@sql_mode, ',IGNORE_BAD_TABLE_OPTIONS')")
 """Options of tables that TiDB has (STATS_BUCKETS) are let pass."""
 _NO_ESCAPES = frozenset({"NO_BACKSLASH_ESCAPES", "EMPTY_STRING_IS_NULL"})
 _HARMFUL_MODES = _NO_ESCAPES | {"ANSI_QUOTES", "ANSI"}
@@ -235,6 +235,10 @@ _WISHES = (
     b"explicit_defaults_for_timestamp = 1",
     b"tidb_placement_mode = 'ignore'",
     b"allow_auto_random_explicit_insert = 1",
+    b"completion_type = 0",  # a COMMIT ends its transaction, and no more
+    b"sql_select_limit = 18446744073709551615, sql_big_selects = 1",  # answers are whole
+    b"default_storage_engine = InnoDB",  # of the tables of our own
+    b"lc_messages = 'en_US', sql_notes = 1",  # what a warning is about is read in its text
 )
 """Variables that some servers know; others refuse them."""
 
@@ -292,31 +296,25 @@ class SqlSession:
     async def _prepare(self, *, for_rows: bool, wishes: Sequence[bytes]) -> None:
         server = self._server
         await self.run(b"SET NAMES utf8mb4")
-        for wish in (*_WISHES, *wishes):
-            with suppress(SqlRefused):
-                await self.run(b"SET SESSION " + wish)
         base = session_mode(server.sql_mode, for_rows=for_rows)
         await self.run(
-            b"SET SESSION time_zone = %b, foreign_key_checks = 0, sql_mode = %b"
-            % (sql.text(server.time_zone), sql.text(base))
+            b"SET SESSION autocommit = %d, time_zone = %b, foreign_key_checks = 0, sql_mode = %b"
+            % (not for_rows, sql.text(server.time_zone), sql.text(base))
         )
-        for mode in _MARIADB_MODES_OF_ROWS if for_rows else _MARIADB_MODES:
+        for wish in (*_WISHES, *wishes, *(_MODES_OF_ROWS if for_rows else _MODES)):
             with suppress(SqlRefused):
-                await self.run(b"SET SESSION sql_mode = CONCAT(@@sql_mode, ',%b')" % mode)
-        if not await self._logs_statements():  # with such a binlog InnoDB refuses the level
+                await self.run(b"SET SESSION " + wish)
+        try:
+            rows = await self.rows(b"SELECT @@log_bin AND @@session.binlog_format = 'STATEMENT'")
+        except SqlRefused:  # a server without a binlog
+            rows = [(0,)]
+        if not rows[0][0]:  # with such a binlog InnoDB refuses the level
             await self.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         for name, value in server.params.items():
             if name.lower() in WITHOUT_EFFECT:
                 continue
             said = value.encode() if _NUMBER.fullmatch(value) else sql.text(value)
             await self.run(b"SET SESSION " + sql.ident(name) + b" = " + said)
-
-    async def _logs_statements(self) -> bool:
-        try:
-            rows = await self.rows(b"SELECT @@log_bin AND @@session.binlog_format = 'STATEMENT'")
-        except SqlRefused:  # a server without a binlog
-            return False
-        return bool(rows[0][0])
 
     @property
     def thread_id(self) -> int:
@@ -374,11 +372,9 @@ class SqlSession:
         strict_again = b"SET SESSION sql_mode = " + sql.text(mode)
         try:
             yield
-            await self.run(strict_again)
-        except BinlogdError:
+        finally:
             if not self._connection.closed:
                 await self.run(strict_again)
-            raise
 
     def close(self) -> None:
         """Drops the connection; an open transaction is rolled back by the server."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from random import Random
 
 import structlog
@@ -171,8 +172,10 @@ class NamedApplier:
             if not text:
                 log.info("ddl_passed_over", commit_ts=commit_ts, statement=shortened(statement))
                 continue
+            pairs = product(("CREATE", "DROP"), ("DATABASE", "SCHEMA"))  # which may not be there
+            is_of_database = any(begins(text, *pair) for pair in pairs)
             try:
-                await self._execute(commit_ts, "" if _is_of_database(text) else ddl.database, text)
+                await self._execute(commit_ts, "" if is_of_database else ddl.database, text)
             except SqlRefused as error:
                 raise error.of_ddl(commit_ts, shortened(text)) from error
         self.counters.ddls += 1
@@ -264,12 +267,3 @@ class _Run:
         if changed is not None:
             reason = f"the downstream would change a value: {changed.message}"
             raise SqlRefused(changed.code, reason)
-
-
-def _is_of_database(statement: str) -> bool:
-    """Whether it can be executed without its database, which may not be there."""
-    return any(
-        begins(statement, verb, noun)
-        for verb in ("CREATE", "DROP")
-        for noun in ("DATABASE", "SCHEMA")
-    )

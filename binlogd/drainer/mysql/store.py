@@ -24,6 +24,7 @@ from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import NO_TABLE, MySqlServer, SqlRefused, SqlSession
 from binlogd.drainer.mysql.progress_table import ProgressTable, lanes_of
 from binlogd.drainer.rows.progress import (
+    TABLE_NAME,
     LanePosition,
     PendingDdl,
     Restart,
@@ -180,6 +181,13 @@ class MySqlStore:
         if self._is_elsewhere:
             await self._there.run([self.progress.create()])
         await self._here.run([self.progress.create(), self.progress.create_shapes()])
+        look = partial(catalog.table_of, database=self._schema, table=TABLE_NAME)
+        made = await self._here.transaction(look)
+        if made is not None and not made.is_rolled_back:
+            raise ConfigError(
+                f"{self._here}: {self._schema}.{TABLE_NAME} has an engine without transactions, so"
+                " that rows could be applied twice or not at all: make it ENGINE = InnoDB"
+            )
 
     async def _restart(self, checkpoint: Checkpoint | None, noted_ts: Tso | None) -> Restart:
         rows = await self._here.rows(self.progress.look())
@@ -267,16 +275,20 @@ class MySqlStore:
         else:
             await self.if_left(left, self._replaced_by(checkpoint), note)
 
-    async def if_left(self, left: Sequence[LanePosition], *statements: bytes) -> None:
-        """Runs statements beside a look at the lanes; `left` and what it raises as for `save`."""
+    async def if_left(
+        self, left: Sequence[LanePosition], *statements: bytes
+    ) -> Sequence[LanePosition]:
+        """Runs statements beside a look at the lanes, and tells where these are; `left` and what it
+        raises as for `save`."""
 
-        async def together(session: SqlSession) -> None:
+        async def together(session: SqlSession) -> Sequence[LanePosition]:
             found = await self._lanes(session, left)
             if wrong := went_back(str(self._here), found, left):
                 raise wrong
             await _each(statements, session)
+            return found
 
-        await self._here.transaction(together)
+        return await self._here.transaction(together)
 
     async def set_to(self, checkpoint: Checkpoint, now_ts: Tso) -> None:
         """Everything begins anew behind this checkpoint; nobody may be at work. The data may be of
@@ -327,10 +339,7 @@ class MySqlStore:
     async def lane(self, lane: int, left: Sequence[LanePosition]) -> LanePosition:
         """Where a lane stands once nobody is at it, one of a layout that was `left` so, or further.
         Raises DownstreamWentBack, ConfigError where there is no such layout."""
-        found = await self._here.transaction(lambda session: self._lanes(session, left))
-        if wrong := went_back(str(self._here), found, left):
-            raise wrong
-        return found[lane]
+        return (await self.if_left(left))[lane]
 
     async def begin_ddl(
         self, session: SqlSession, ddl: PendingDdl, left: Sequence[LanePosition]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import closing
 from dataclasses import replace
@@ -10,6 +11,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
+from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect, edited
 from binlogd.drainer.messages.named import NamedDdl, NamedTransaction
 from binlogd.drainer.mysql import catalog, ddl_note
@@ -21,7 +23,7 @@ from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.txn import Ddl
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.settings import config
-from binlogd.tidb.kinds import Tp
+from binlogd.tidb.kinds import FLAG_NOT_NULL, Tp
 from binlogd.tidb.model import FieldType, job_from_json, table_to_json
 from binlogd.tso import Tso
 from tests.support.deployment import grants
@@ -158,6 +160,61 @@ async def test_text_is_the_same_under_any_sql_mode(db: MariaDb, mode: str | None
         await sink.submit([dml(5, inserted(T, (1, 1, b"a\\b'c\"d")))])
         await sink.flush()
     assert db.execute("SELECT c FROM s.t") == [(b"a\\b'c\"d",)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "before"),
+    [
+        ("completion_type = 1", "0"),
+        ("completion_type = 2", "0"),
+        ("sql_select_limit = 1", "DEFAULT"),
+        ("max_join_size = 1", "DEFAULT"),
+        ("default_storage_engine = MyISAM", "InnoDB"),
+        ("lc_messages = 'de_DE'", "'en_US'"),
+        ("init_connect = 'SET autocommit = 0'", "''"),
+    ],
+)
+@pytest.mark.parametrize("is_transactional", [False, True], ids=["key", "transaction"])
+async def test_no_global_setting_of_a_server_changes_what_is_done_there(
+    each_server: MariaDb, setting: str, before: str, *, is_transactional: bool
+) -> None:
+    each_server.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, b ENUM('a') NOT NULL)",
+        "DROP USER IF EXISTS binlogd@'%'",
+        "CREATE USER binlogd@'%' IDENTIFIED BY 'own'",
+        *grants(),
+    )
+    at = table(1, "t", FieldType(Tp.ENUM, FLAG_NOT_NULL, elems=("a",)))
+    server = replace(server_of(each_server), user="binlogd", password="own")
+    sink = sink_for(server, is_transactional=is_transactional)
+    holder = each_server.connect()
+    with holder.cursor() as cursor:
+        cursor.execute(f"SET GLOBAL {setting}")
+        try:
+            async with asyncio.timeout(60), running(sink):
+                await sink.submit([dml(ts, inserted(at, (ts, ts % 2))) for ts in range(5, 10)])
+                await sink.flush()
+                await sink.submit([ddl(10, "CREATE TABLE n (id INT)", name="n")])
+                await sink.submit([dml(11, deleted(at, (9, 1))), dml(12, inserted(at, (12, 0)))])
+                await sink.flush()
+                await sink.save(Checkpoint(Tso(12)))
+        finally:
+            cursor.execute(f"SET GLOBAL {setting.split()[0]} = {before}")
+    holder.close()
+    left = [(b"%d" % ts, b"a" if ts % 2 else b"") for ts in (5, 6, 7, 8, 12)]
+    assert each_server.execute("SELECT * FROM s.t ORDER BY id") == left
+    kept = "SELECT engine FROM information_schema.tables WHERE table_schema = 'tidb_binlog'"
+    assert set(each_server.execute(kept)) == {(b"InnoDB",)}
+
+
+async def test_progress_where_nothing_is_rolled_back_is_refused(db: MariaDb) -> None:
+    db.execute("ALTER TABLE s.t ADD COLUMN b BIGINT")
+    await apply(sink_for(db), dml(5, inserted(T, (1, 1, b"a"))))
+    db.execute("ALTER TABLE tidb_binlog.progress ENGINE = Aria")
+    error = await failing(sink_for(db), dml(6, inserted(T, (2, 1, b"a"))))
+    assert isinstance(error, ConfigError)
+    assert "tidb_binlog.progress has an engine without transactions" in str(error)
 
 
 @pytest.mark.parametrize("name", ["autocommit", "sql_mode", "FOREIGN_KEY_CHECKS"])
