@@ -52,6 +52,8 @@ WAYS_OUT = {
     UNKNOWN_COLUMN: "add the column downstream, or leave out what it lacks by"
     " syncer.to.sync-mode = 2",
     NO_SUCH_TABLE: "create the table downstream, or leave it out by syncer.ignore-table",
+    1062: "the row is there already, or the upstream has several rows that are one by a unique key"
+    " that it lacks: compare the table with the upstream's",
     PACKET_TOO_LARGE: "raise max_allowed_packet downstream",
     1115: "the downstream lacks this character set: make the table there by hand with another one",
     1273: "the downstream lacks this collation: make the table there by hand with another one",

@@ -148,7 +148,7 @@ def shape_of(
         if _is_written(there.get(column.name.lower()), leaves_out_columns=leaves_out_columns)
     )
     key, is_exact = _best_key(info, columns, downstream)
-    reason = _reason_for_singles(columns, downstream)
+    reason = _reason_for_singles(info, columns, downstream)
     json_names = frozenset(each.name.lower() for each in downstream.columns if each.is_json)
     if not reason and any(has_last_member(each.column) for each in key):
         reason = "a key with a SET of 64 members"
@@ -307,7 +307,7 @@ def _is_written(found: DownstreamColumn | None, *, leaves_out_columns: bool) -> 
     return not leaves_out_columns if found is None else not found.is_generated
 
 
-def _reason_for_singles(columns: Sequence[Column], downstream: DownstreamTable) -> str:
+def _reason_for_singles(info: Table, columns: Sequence[Column], downstream: DownstreamTable) -> str:
     if downstream.has_triggers:
         return "triggers"
     if downstream.is_versioned:
@@ -318,7 +318,23 @@ def _reason_for_singles(columns: Sequence[Column], downstream: DownstreamTable) 
         for column in downstream.columns
         if not column.is_generated and column.name.lower() not in known
     ]
-    return f"columns that upstream lacks: {', '.join(surplus[:10])}" if surplus else ""
+    if surplus:
+        return f"columns that upstream lacks: {', '.join(surplus[:10])}"
+    stricter = _stricter_keys(info, downstream)
+    return f"unique keys that upstream lacks: {', '.join(stricter[:10])}" if stricter else ""
+
+
+def _stricter_keys(info: Table, downstream: DownstreamTable) -> list[str]:
+    """The names of unique keys by which several rows of the upstream can be one: a REPLACE would
+    take away the others. A key on an expression is known by its name."""
+    found = []
+    for key in downstream.keys:
+        columns = {name.lower() for name in key.columns}
+        named = [index for index in info.indexes if index.name.lower() == key.name.lower()]
+        known = _unique_upstream(info, by_prefix=key.has_prefix)
+        if not (named if "" in columns else any(each <= columns for each in known)):
+            found.append(key.name)
+    return found
 
 
 def _best_key(
@@ -360,11 +376,14 @@ def _pads(column: Column, other: DownstreamColumn) -> bool:
     return is_text and "nopad" not in other.collation and "_0900_" not in other.collation
 
 
-def _unique_upstream(info: Table) -> set[frozenset[str]]:
-    """Column sets that are unique upstream, in lower case."""
+def _unique_upstream(info: Table, *, by_prefix: bool = False) -> set[frozenset[str]]:
+    """Column sets that are unique upstream, in lower case; `by_prefix`: by the beginnings of some
+    column even."""
     handle = info.handle_column()
     sets = {frozenset({handle.name.lower()})} if handle else set()
     for index in info.indexes:
-        if (index.is_unique or index.is_primary) and index.state == SchemaState.PUBLIC:
+        is_prefix = any(part.length >= 0 for part in index.columns)
+        is_unique = (index.is_unique or index.is_primary) and index.state == SchemaState.PUBLIC
+        if is_unique and (is_prefix or not by_prefix):
             sets.add(frozenset(part.name.lower() for part in index.columns))
     return sets

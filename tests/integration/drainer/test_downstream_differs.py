@@ -106,6 +106,26 @@ async def test_with_sync_mode_2_a_column_that_goes_later_is_looked_for_anew(db: 
     assert db.execute("SELECT * FROM s.t") == [(b"1",), (b"2",)]
 
 
+# --- keys --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["UNIQUE (b)", "UNIQUE (c(2))", "x INT AS (b) STORED UNIQUE"])
+async def test_a_unique_key_that_the_upstream_lacks_takes_no_row_away(
+    each_server: MariaDb, key: str
+) -> None:
+    each_server.execute(
+        "CREATE DATABASE s",
+        f"CREATE TABLE s.t (id BIGINT PRIMARY KEY, b BIGINT, c VARCHAR(20), {key})",
+    )
+    rows = dml(5, inserted(T, (1, 1, b"abc"))), dml(6, inserted(T, (2, 1, b"abd")))
+    await apply(sink_for(each_server), rows[0])
+    error = await failing(sink_for(each_server), *rows)
+    assert isinstance(error, StatementRejected)
+    assert (error.commit_ts, error.code) == (6, 1062)
+    assert "a unique key that it lacks" in str(error)
+    assert each_server.execute("SELECT id FROM s.t") == [(b"1",)]
+
+
 # --- settings ----------------------------------------------------------------------------------
 
 

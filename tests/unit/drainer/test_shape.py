@@ -43,7 +43,8 @@ THERE = DownstreamTable((ID_THERE, NAME_THERE, RAW_THERE), (PRIMARY,))
 
 def _by_name(collation: str = BIN, *, has_prefix: bool = False) -> Shape:
     """Of a table whose one unique key is `name`."""
-    info = Table(1, "t", (INT_KEY, NAME, RAW), indexes=(BY_NAME,))
+    index = replace(BY_NAME, columns=(IndexColumn("name", 1, 5 if has_prefix else -1),))
+    info = Table(1, "t", (INT_KEY, NAME, RAW), indexes=(index,))
     key = DownstreamKey("n", ("name",), has_prefix)
     columns = (ID_THERE, replace(NAME_THERE, collation=collation), RAW_THERE)
     return shape_of(info, DownstreamTable(columns, (key,)))
@@ -78,10 +79,39 @@ def test_a_prefix_key_keeps_its_order() -> None:
 def test_a_second_unique_key_on_either_side_binds_the_table_to_one_lane() -> None:
     upstream = replace(UPSTREAM, indexes=(BY_NAME,))
     downstream = replace(THERE, keys=(PRIMARY, DownstreamKey("n", ("name",), has_prefix=False)))
-    for info, there in ((upstream, THERE), (UPSTREAM, downstream), (upstream, downstream)):
+    assert not shape_of(UPSTREAM, downstream).by_key
+    for info, there in ((upstream, THERE), (upstream, downstream)):
         shape = shape_of(info, there)
         assert (shape.mode, shape.by_key) == (Mode.MERGED, False)
         assert [each.column.name for each in shape.key] == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "has_prefix", "is_single"),
+    [
+        (("raw",), False, True),
+        (("name",), True, True),
+        (("",), False, True),
+        (("name",), False, False),
+        (("raw", "NAME"), False, False),
+    ],
+)
+def test_a_unique_key_that_upstream_has_not_as_narrow_lets_no_row_replace_another(
+    columns: tuple[str, ...], *, has_prefix: bool, is_single: bool
+) -> None:
+    upstream = replace(UPSTREAM, indexes=(BY_NAME,))
+    shape = shape_of(
+        upstream, replace(THERE, keys=(PRIMARY, DownstreamKey("X", columns, has_prefix)))
+    )
+    assert (shape.mode is Mode.SINGLE, shape.by_key, shape.is_upsert) == (is_single, False, False)
+    assert (shape.reason == "unique keys that upstream lacks: X") == is_single
+
+
+def test_a_unique_key_on_an_expression_is_known_by_its_name() -> None:
+    hidden = Index(3, "x", (IndexColumn("_v$_x_0", 3),), is_unique=True)
+    keys = (PRIMARY, DownstreamKey("X", ("",), has_prefix=False))
+    shape = shape_of(replace(UPSTREAM, indexes=(hidden,)), replace(THERE, keys=keys))
+    assert shape.mode is Mode.MERGED
 
 
 def test_without_a_key_that_both_sides_have_rows_are_written_one_by_one() -> None:
