@@ -61,7 +61,8 @@ def changed_value(found: Iterable[Warned], members: Set[str]) -> Warned | None:
     """The first warning that tells of a value that the downstream did not take as it was.
     `members` are the names of the ENUM and SET columns, in lower case."""
     for each in found:
-        if each.level != "Warning" or each.code not in CHANGES:
+        is_note = each.level == "Note" and each.code == _TRUNCATED  # spaces, digits, hours
+        if not (each.level == "Warning" or is_note) or each.code not in CHANGES:
             continue
         column = _COLUMN.search(each.message)
         if each.code == _TRUNCATED and column is not None and column[1].lower() in members:

@@ -25,6 +25,7 @@ from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.settings import config
 from binlogd.tidb.kinds import FLAG_NOT_NULL, Tp
 from binlogd.tidb.model import FieldType, job_from_json, table_to_json
+from binlogd.tidb.row import Value
 from binlogd.tso import Tso
 from tests.support.deployment import grants
 from tests.support.interrupted import Interrupted, interrupted_at_each
@@ -289,6 +290,23 @@ async def test_a_missing_privilege_stops_with_what_to_grant(db: MariaDb) -> None
 
 
 # --- values ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("VARCHAR(3)", TEXT, b"abc  "),
+        ("DECIMAL(8,2)", FieldType(Tp.NEW_DECIMAL, flen=8, decimal=4), "1.2345"),
+    ],
+)
+async def test_what_a_server_cuts_off_with_no_more_than_a_note_stops_too(
+    each_server: MariaDb, kind: str, field: FieldType, value: Value
+) -> None:
+    each_server.execute("CREATE DATABASE s", f"CREATE TABLE s.t (id BIGINT PRIMARY KEY, b {kind})")
+    error = await failing(sink_for(each_server), dml(5, inserted(table(1, "t", field), (1, value))))
+    assert isinstance(error, StatementRejected)
+    assert (error.commit_ts, error.code) == (5, 1265)
+    assert each_server.execute("SELECT * FROM s.t") == []
 
 
 def modify(kind: str, *, sql_mode: int | None, cut: dict[str, int] | None = None) -> Ddl:

@@ -25,11 +25,14 @@ def test_a_number_that_was_clipped_is_found() -> None:
     assert changed_value([clipped], MEMBERS) == clipped
 
 
-def test_a_note_is_only_a_note() -> None:
-    assert (
-        changed_value([Warned("Note", 1265, "Data truncated for column 'c' at row 1")], MEMBERS)
-        is None
-    )
+def test_a_note_that_something_was_cut_off_tells_of_a_changed_value() -> None:
+    """Of spaces at the end of a text, of digits behind a point."""
+    note = Warned("Note", 1265, "Data truncated for column 'c' at row 1")
+    assert changed_value([note], MEMBERS) == note
+
+
+def test_any_other_note_is_only_a_note() -> None:
+    assert changed_value([Warned("Note", 1292, "Truncated incorrect value")], MEMBERS) is None
 
 
 def test_other_warnings_are_not_about_values() -> None:
