@@ -72,8 +72,8 @@ _FITS_NOT = (
 
 GONE = frozenset(
     {0, 1040, 1042, 1043, 1045, 1047, 1053, 1077, 1078, 1079, 1080, 1129, 1130, 1152, 1158, 1159}
-    | {1160, 1161, 1184, 1203, 1226, 1698, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2027}
-    | {2055, 3032, 4031}
+    | {1160, 1161, 1184, 1203, 1226, 1698, 1820, 1862, 1927, 2002, 2003, 2005, 2006, 2013, 2014}
+    | {2027, 2055, 3032, 3118, 3159, 4031, 4151}
 )
 """The connection ended, or none can be made; 1047 is a node of Galera without its cluster."""
 _WAYS_IN = {
@@ -88,13 +88,18 @@ _WAYS_IN = {
         " server runs",
     ),
     **dict.fromkeys((1129, 1130), "let connections from this host in, at the server"),
-    **dict.fromkeys((1040, 1203, 1226), "raise the server's limit of connections"),
+    **dict.fromkeys((1040, 1203, 1226), "raise that limit of the server, or of the user"),
+    **dict.fromkeys((1820, 1862, 3118, 4151), "unlock the user at the server, renew its password"),
+    3159: "have TLS (of the configuration: syncer.to.security)",
 }
 """What to do about a connection that cannot be made, by its error code."""
-READ_ONLY = frozenset({1290, 1836, 1792})
+READ_ONLY = frozenset({1290, 1836, 1792, 3989})
 """The server takes no writes: a replica that is to be promoted, or maintenance."""
 FULL = frozenset({1021, 1114, 3675})
 """The server has no room; an operator can heal that while we wait."""
+OF_FILES = frozenset({3, 1004, 1005, 1006, 1025, 1026, 1030, 1180, 1598})
+"""A file cannot be made or written, or a COMMIT be done: for want of room, if it says so."""
+_NO_SPACE = re.compile(r"(?i)err(or|no|code):? 28\b")
 TRY_AGAIN = frozenset(
     {1020, 1180, 1205, 1206, 1213, 1297, 1317, 1412, 1637, 1969, 3024, 3100, 3101, 3572}
     | {8002, 8005, 8022, 8027, 8028, 9001, 9002, 9003, 9004, 9005, 9007, 9011}
@@ -452,7 +457,8 @@ def _ours(error: BaseException, server: MySqlServer, statement: bytes = b"") -> 
     if isinstance(error.__cause__, OSError):  # such as a certificate that does not verify
         reason += f": {error.__cause__}"
     for codes, kind, says in _WAITED_FOR:
-        if code in codes:
+        is_full = codes is FULL and code in OF_FILES and _NO_SPACE.search(reason)
+        if code in codes or is_full:
             todo = _WAYS_IN.get(code, "").replace("syncer.to", server.table)
             return kind(f"{server}{says}: error {code}: {reason}", todo=todo)
     said = statement[:_SHOWN_BYTES_MAX].decode(errors="replace")
