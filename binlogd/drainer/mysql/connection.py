@@ -466,8 +466,8 @@ def _ours(error: BaseException, server: MySqlServer, statement: bytes = b"") -> 
 
 
 _WAITED_FOR: Sequence[tuple[frozenset[int], type[DownstreamUnavailable], str]] = (
+    (FULL, NoRoom, " has no room"),  # 1180 is TRY_AGAIN's where it is not for want of room
     (TRY_AGAIN, TryAgain, ""),
     (GONE, DownstreamUnavailable, " cannot be used"),
     (READ_ONLY, ReadOnly, " is read-only"),
-    (FULL, NoRoom, " has no room"),
 )

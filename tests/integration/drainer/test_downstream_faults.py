@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
@@ -11,14 +11,25 @@ from typing import Any
 import pytest
 
 from binlogd.drainer.mysql.catalog import fingerprint
-from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlSession, TryAgain
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.rows.parts import Limits
-from binlogd.errors import ConfigError, DownstreamUnavailable
+from binlogd.errors import ConfigError, DownstreamUnavailable, RowNotFound
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_proxy import Fate, MySqlProxy
-from tests.support.mysql_rows import NUMBER, TEXT, ddl, dml, inserted, table, updated
+from tests.support.mysql_rows import (
+    NUMBER,
+    TEXT,
+    apply,
+    ddl,
+    deleted,
+    dml,
+    failing,
+    inserted,
+    table,
+    updated,
+)
 from tests.support.mysql_server import MySql
 from tests.support.replay import CLUSTER_ID, running, sink_for
 
@@ -209,6 +220,26 @@ async def test_a_deadlock_with_somebody_else_is_tried_again(db: MariaDb) -> None
 def _is_waiting(db: MariaDb) -> bool:
     found = db.execute("SELECT COUNT(*) FROM information_schema.innodb_lock_waits")
     return found != [(b"0",)]
+
+
+async def test_an_interrupted_savepoint_is_no_server_without_any(
+    db: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them nobody sees that a row is missing."""
+    await apply(sink_for(db), dml(5, inserted(T, (1, 1, b""), (2, 1, b""))))
+    db.execute("DELETE FROM s.t WHERE id = 2")
+    run_all, interrupted = SqlSession.run_all, 0
+
+    async def interrupted_once(session: SqlSession, texts: Sequence[bytes], done: Any) -> None:
+        nonlocal interrupted
+        interrupted += 1
+        if interrupted == 1:
+            raise TryAgain("error 1317: Query execution was interrupted")
+        await run_all(session, texts, done)
+
+    monkeypatch.setattr(SqlSession, "run_all", interrupted_once)
+    both = dml(6, deleted(T, (1, 1, b"")), deleted(T, (2, 1, b"")), inserted(T, (3, 1, b"")))
+    assert isinstance(await failing(sink_for(db, lanes=1), both), RowNotFound)
 
 
 async def test_a_lock_on_the_checkpoint_stops_nothing(db: MariaDb) -> None:
