@@ -13,6 +13,7 @@ from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamKey, Downstre
 
 Row = tuple[Any, ...]
 _PRIVILEGE_MISSING = 1227
+_MEMBER = re.compile(r"'((?:[^']|'')*)'")
 _WITHOUT_ROLLBACK = frozenset({"aria", "archive", "csv", "memory", "mrg_myisam", "myisam"})
 
 
@@ -29,7 +30,7 @@ async def table_of(session: SqlSession, database: str, table: str) -> Downstream
         return None
     columns = await session.rows(
         b"SELECT column_name, data_type, collation_name, is_nullable, extra,"
-        b" generation_expression FROM information_schema.columns" + there
+        b" generation_expression, column_type FROM information_schema.columns" + there
     )
     parts = await session.rows(
         b"SELECT index_name, column_name, sub_part FROM information_schema.statistics"
@@ -157,13 +158,16 @@ async def stage_of(session: SqlSession, thread_id: int) -> tuple[str, float] | N
 
 
 def _column(row: Row) -> DownstreamColumn:
-    name, data_type, collation, nullable, extra, expression = row
+    name, data_type, collation, nullable, extra, expression, column_type = row
+    is_of_members = data_type in ("enum", "set")
+    members = _MEMBER.findall(str(column_type)) if is_of_members else ()
     return DownstreamColumn(
         name=str(name),
         data_type=str(data_type).lower(),
         collation=str(collation or "").lower(),
         is_nullable=str(nullable).upper() == "YES",
         is_generated=bool(expression) or "GENERATED" in str(extra).upper().split(),
+        members=tuple(each.replace("''", "'") for each in members),
     )
 
 

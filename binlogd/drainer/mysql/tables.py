@@ -18,7 +18,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import structlog
 
 from binlogd.drainer.mysql.connection import NO_SUCH_TABLE, SqlRefused
-from binlogd.drainer.rows.shape import AS_BEFORE, DownstreamTable, Mode, Shapes, former
+from binlogd.drainer.rows.shape import (
+    AS_BEFORE,
+    DownstreamTable,
+    Mode,
+    Shapes,
+    former,
+    other_members,
+)
 from binlogd.drainer.rows.target import Reader, Target
 from binlogd.drainer.txn import Ddl, Dml
 from binlogd.tidb.model import TableAt
@@ -115,6 +122,11 @@ class Tables:
         if found is None:
             missing = SqlRefused(NO_SUCH_TABLE, "the table does not exist downstream")
             raise missing.of_rows(commit_ts, f"rows of {table.label}")
+        if column := other_members(table.info, found):
+            other = SqlRefused(
+                1265, f"column {column} has other members than upstream, or is of text"
+            )
+            raise other.of_rows(commit_ts, f"rows of {table.label}")
         return found
 
     def touched(self, ddl: Ddl) -> list[int]:

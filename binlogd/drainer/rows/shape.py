@@ -52,6 +52,8 @@ class DownstreamColumn:
     """"" for what is no text."""
     is_nullable: bool
     is_generated: bool
+    members: tuple[str, ...] = ()
+    """Of an ENUM or SET."""
 
     @property
     def is_json(self) -> bool:
@@ -178,6 +180,25 @@ def shape_of(
         tells_missing=downstream.is_rolled_back and tells_missing(info),
         reason="" if by_key else "several keys" if is_exact else "inexact key",
     )
+
+
+def other_members(info: Table, downstream: DownstreamTable) -> str:
+    """The first ENUM or SET column whose numbers mean something else downstream, or nothing; "" for
+    none. Labels beyond ASCII, or with a backslash, are spelled in more ways than one."""
+    there = {column.name.lower(): column for column in downstream.columns}
+    for column in written_columns(info):
+        found, ours = there.get(column.name.lower()), column.field_type.elems
+        kind = {Tp.ENUM: "enum", Tp.SET: "set"}.get(column.field_type.tp)  # type: ignore[call-overload]
+        if kind is None or found is None or found.is_generated or not found.collation:
+            continue  # a number stays one in a column of numbers
+        is_other = any(
+            a.rstrip() != b.rstrip()
+            for a, b in zip(ours, found.members, strict=False)
+            if (a + b).isascii() and "\\" not in a + b
+        )
+        if is_other or found.data_type != kind or len(found.members) < len(ours):
+            return column.name
+    return ""
 
 
 def tells_missing(info: Table) -> bool:

@@ -309,6 +309,42 @@ async def test_what_a_server_cuts_off_with_no_more_than_a_note_stops_too(
     assert each_server.execute("SELECT * FROM s.t") == []
 
 
+@pytest.mark.parametrize(
+    ("tp", "there"),
+    [
+        (Tp.ENUM, "ENUM('b', 'a')"),
+        (Tp.ENUM, "ENUM('a')"),
+        (Tp.ENUM, "VARCHAR(9)"),
+        (Tp.ENUM, "SET('a', 'b')"),
+        (Tp.SET, "SET('b', 'a')"),
+        (Tp.SET, "SET('a')"),
+    ],
+)
+async def test_a_number_never_becomes_another_member(
+    each_server: MariaDb, tp: Tp, there: str
+) -> None:
+    each_server.execute("CREATE DATABASE s", f"CREATE TABLE s.t (id BIGINT PRIMARY KEY, b {there})")
+    at = table(1, "t", FieldType(tp, charset="utf8mb4", elems=("a", "b")))
+    error = await failing(sink_for(each_server), dml(5, inserted(at, (1, 2))))
+    assert isinstance(error, StatementRejected)
+    assert "column b has other members than upstream" in str(error)
+    assert each_server.execute("SELECT * FROM s.t") == []
+
+
+@pytest.mark.parametrize("tp", [Tp.ENUM, Tp.SET])
+async def test_members_are_compared_as_a_server_spells_them(each_server: MariaDb, tp: Tp) -> None:
+    members = ("it's", "", "c\\d", "e\nf", '"g"', "ü,", "H ")
+    kind = "ENUM" if tp is Tp.ENUM else "SET"
+    labels = [each for each in members if "," not in each or tp is Tp.ENUM]
+    texts = ", ".join("'" + each.replace("\\", "\\\\").replace("'", "''") + "'" for each in labels)
+    each_server.execute(
+        "CREATE DATABASE s", f"CREATE TABLE s.t (id BIGINT PRIMARY KEY, b {kind}({texts}, 'more'))"
+    )
+    at = table(1, "t", FieldType(tp, charset="utf8mb4", elems=tuple(labels)))
+    await apply(sink_for(each_server), dml(5, inserted(at, (1, 3))))
+    assert len(each_server.execute("SELECT * FROM s.t")) == 1
+
+
 def modify(kind: str, *, sql_mode: int | None, cut: dict[str, int] | None = None) -> Ddl:
     """A MODIFY COLUMN whose job tells under which mode it was done, and what was cut."""
     meta = {"warnings_count": cut or {}} | ({} if sql_mode is None else {"sql_mode": sql_mode})

@@ -64,7 +64,8 @@ def _columns(session: Session) -> Iterator[Values]:
             nullable = "YES" if column.is_nullable else "NO"
             kind = "longtext" if column.type.data_type == "json" else column.type.data_type
             collation = column.type.collation or None
-            yield database, name, column.name, kind, collation, nullable, column.extra, None, number
+            told = database, name, column.name, kind, collation, nullable, column.extra
+            yield *told, None, column.type.text, number
 
 
 def _statistics(session: Session) -> Iterator[Values]:
@@ -114,7 +115,7 @@ _TABLES: dict[str, tuple[Definition, Callable[[Session], Iterator[Values]]]] = {
     "columns": (
         _definition(
             "table_schema table_name column_name data_type collation_name is_nullable extra"
-            " generation_expression",
+            " generation_expression column_type",
             "ordinal_position",
         ),
         _columns,
