@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,8 +18,7 @@ from grpclib.const import Status
 from grpclib.encoding.base import CodecBase
 from grpclib.events import RecvRequest, listen
 from grpclib.exceptions import GRPCError
-from grpclib.protocol import H2Protocol
-from grpclib.server import Server, Stream
+from grpclib.server import Stream
 
 from binlogd.grpc.methods import OpenStreams
 from binlogd.host.tls import ServerTls
@@ -27,6 +26,7 @@ from binlogd.placement.etcd_services import EtcdServices
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.pd.members import Address
 from binlogd.wire.generated import metapb, pdpb
+from tests.support.ending_server import EndingServer
 from tests.support.ports import free_port
 
 CLUSTER_ID = 7710478698719943560
@@ -96,29 +96,6 @@ class _Codec(CodecBase):
         return data if message_type is bytes else message_type().parse(data)
 
 
-class _Server(Server):
-    """grpclib's, whose connections go with it."""
-
-    def __init__(self, handlers: Collection[Any], codec: CodecBase) -> None:
-        super().__init__(handlers, codec=codec)
-        self.made: list[H2Protocol] = []
-
-    def _protocol_factory(self) -> H2Protocol:
-        protocol = super()._protocol_factory()
-        self.made.append(protocol)
-        return protocol
-
-    def abort(self) -> None:
-        self.close()
-        self.abort_connections()
-
-    def abort_connections(self) -> None:
-        for protocol in self.made:
-            connection = getattr(protocol, "connection", None)
-            if connection is not None:
-                connection.close()
-
-
 class PdMember(pdpb.PdBase):
     """One server. It can be stopped and started again at the same port."""
 
@@ -129,7 +106,7 @@ class PdMember(pdpb.PdBase):
         """Not set while it hangs."""
         self.answers.set()
         self._tls = tls
-        self._server: _Server | None = None
+        self._server: EndingServer | None = None
         self._streams = OpenStreams()
 
     async def start(self) -> None:
@@ -138,7 +115,7 @@ class PdMember(pdpb.PdBase):
         if keyspace is not None:
             self._streams = OpenStreams()
             etcd = [EtcdServices(keyspace, self._streams, name=self.name, url="")]
-        self._server = _Server([self, *etcd], codec=_Codec())
+        self._server = EndingServer([self, *etcd], codec=_Codec())
         listen(self._server, RecvRequest, _note_call)
         context = self._tls.fresh() if self._tls is not None else None
         listening = socket.create_server(self.address)
@@ -151,10 +128,7 @@ class PdMember(pdpb.PdBase):
     async def stop(self) -> None:
         if self._server is not None:
             self._streams.close()
-            self._server.abort()
-            await self._server.wait_closed()
-            await asyncio.sleep(0.01)  # for who was being accepted just then
-            self._server.abort_connections()
+            await self._server.end()
             self._server = None
 
     # --- the protocol -----------------------------------------------------------------------

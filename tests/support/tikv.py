@@ -18,7 +18,6 @@ from random import Random
 
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
-from grpclib.server import Server
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.tls import ClientTls, ServerTls
@@ -44,6 +43,7 @@ from binlogd.wire.generated.kvrpcpb import (
     ScanResponse,
 )
 from binlogd.wire.generated.tikvpb import TikvBase
+from tests.support.ending_server import EndingServer
 from tests.support.tikv_store import Records
 
 BEGIN_MS = 1_795_235_844_000
@@ -206,7 +206,7 @@ class FakeStore(TikvBase):
         self.hangs = False
         self.port = 0
         self.calls: Counter[str] = Counter()
-        self._server: Server | None = None
+        self._server: EndingServer | None = None
 
     def meta(self) -> metapb.Store:
         """As the protocol has it."""
@@ -217,15 +217,14 @@ class FakeStore(TikvBase):
         """Listens, at another port each time."""
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
-        self._server = Server([self])
+        self._server = EndingServer([self])
         await self._server.start(sock=listening, ssl=tls.fresh() if tls is not None else None)
 
     async def stop(self) -> None:
         """Ends all its connections."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
-            await server.wait_closed()
+            await server.end()
 
     # --- calls -----------------------------------------------------------------------------
 
