@@ -171,7 +171,8 @@ def guarding(guard: Guard) -> Middleware:
             headers["WWW-Authenticate"] = "Bearer"
         status = refused.status
         if _is_gos_binlogctl(request):  # prints "success" at any answer that Go has no error for:
-            status, headers[hdrs.LOCATION] = 307, _nowhere(refused)  # Go quotes what leads nowhere
+            way_past = f"refused:set-{refused.way_past}"  # Go quotes what leads nowhere
+            status, headers[hdrs.LOCATION] = 307, quote(way_past, safe=":-.,/()[]=")
         body = msgspec.json.encode(Reply.refused(refused.reason)) + b"\n"
         return web.Response(status=status, body=body, headers=headers)
 
@@ -202,10 +203,6 @@ def _is_gos_binlogctl(request: web.Request) -> bool:
     has_tried = hdrs.AUTHORIZATION in request.headers
     agent = request.headers.get(hdrs.USER_AGENT, "")
     return _is_binlogctl_like(request) and agent.startswith(_GO) and not has_tried
-
-
-def _nowhere(refused: ActionRefusal) -> str:
-    return quote(f"refused:set-{refused.way_past}", safe=":-.,/()[]=")
 
 
 def _is_binlogctl_like(request: web.Request) -> bool:
@@ -243,16 +240,19 @@ def _is_of_another_site(request: web.Request) -> bool:
 
 
 class HttpLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's log; a request that it cannot read is no fault of ours, and anybody's to send."""
+    """aiohttp's log; a request that it cannot read is no fault of ours, and anybody's to send. What
+    it quotes of one stays untold: that may be the token."""
 
     def __init__(self) -> None:
         super().__init__(logging.getLogger("aiohttp.server"))
         self._unreadable = Seldom()
 
     def exception(self, msg: object, *given: object, **how: Any) -> None:
-        """A line now and then for what cannot be read, a traceback for the rest."""
+        """A line now and then for what cannot be read, none for who has gone, a traceback for the
+        rest."""
         error = how.get("exc_info")
         if isinstance(error, HttpProcessingError):
-            self._unreadable.warn("request_not_understood", cause=error.message)
-        else:
+            why = " ".join(error.message.partition("\n\n")[0].split())
+            self._unreadable.warn("request_not_understood", cause=why[:200])
+        elif not isinstance(error, ConnectionError):
             super().exception(msg, *given, **how)

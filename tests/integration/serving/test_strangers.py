@@ -14,6 +14,7 @@ import structlog
 from binlogd.client.pump_client import PumpClient
 from binlogd.grpc import frames
 from binlogd.pump.rpc.service import PumpService
+from binlogd.serving.routes.guard import HttpLog
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec
@@ -166,6 +167,23 @@ async def test_requests_that_cannot_be_read_take_a_line_of_the_log_now_and_then(
                 assert b"\r\nServer: binlogd\r\n" in answer
     assert [each["event"] for each in events].count("request_not_understood") == 1
     assert caplog.text == ""
+
+
+async def test_the_log_quotes_nothing_of_a_request_that_cannot_be_read() -> None:
+    """A client that ends its lines by LF alone sends the token all the same."""
+    request = b"GET /skips HTTP/1.1\nHost: a\nAuthorization: Bearer a-secret\n\r\n\r\n"
+    with structlog.testing.capture_logs() as events:
+        async with serving(fast_lane=False) as address:
+            assert (await answered(address, request)).startswith(b"HTTP/1.0 400")
+    (noted,) = [each for each in events if each["event"] == "request_not_understood"]
+    assert noted["cause"] == "Bad status line: Expected CRLF after version:"
+
+
+def test_a_client_that_has_gone_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    HttpLog().exception("Error handling request", exc_info=ConnectionResetError("closing"))
+    assert caplog.text == ""
+    HttpLog().exception("Error handling request", exc_info=ValueError("unforeseen"))
+    assert "unforeseen" in caplog.text
 
 
 async def test_a_method_that_no_route_has_is_answered() -> None:
