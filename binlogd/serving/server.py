@@ -81,6 +81,7 @@ class Server:
             logger=HttpLog(),
             keepalive_timeout=self.limits.http_idle_s,
             max_headers=self.limits.http_headers_max,
+            auto_decompress=False,  # a request of some megabytes would be gigabytes of work
             shutdown_timeout=self.limits.leave_timeout_s,
         )
         self.places = Places(self.limits.connections_max, self.limits.connections_per_client_max)

@@ -179,6 +179,19 @@ async def test_the_log_quotes_nothing_of_a_request_that_cannot_be_read() -> None
     assert noted["cause"] == "Bad status line: Expected CRLF after version:"
 
 
+async def test_a_body_that_nobody_reads_is_not_unpacked(caplog: pytest.LogCaptureFixture) -> None:
+    """Megabytes of it would be gigabytes: writers waited for seconds. What is none was a stack."""
+    head = b"PATCH / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
+    async with serving(fast_lane=False) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(head + b"Content-Length: 5\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404")
+        writer.write(b"no gz")
+        await reader.read()
+        writer.close()
+    assert caplog.text == ""
+
+
 def test_a_client_that_has_gone_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     HttpLog().exception("Error handling request", exc_info=ConnectionResetError("closing"))
     assert caplog.text == ""
