@@ -8,10 +8,9 @@ Source: tidb-binlog pkg/loader/model.go (which columns find a row), made exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import NamedTuple
 
-from binlogd.drainer.sink import RowNotFoundRule
 from binlogd.drainer.sqlite.replica import (
     NotStorable,
     Stored,
@@ -63,10 +62,10 @@ class SqliteRowWriter:
         quoted_names, marks = list(map(quoted, self._names.values())), ", ".join("?" * len(columns))
         verb = "INSERT OR REPLACE" if self.has_key else "INSERT"
         self._put = f"{verb} INTO {quoted(name)} ({', '.join(quoted_names)}) VALUES ({marks})"
-        self._found_by = [each for each, _ in self._key or self._storers]
         sets = ", ".join(f"{each} = ?" for each in quoted_names)
-        self._update = f"UPDATE {quoted(name)} SET {sets} {self._one(self._found_by)}"
-        self._deletes: dict[frozenset[int], str] = {}
+        self._update = f"UPDATE {quoted(name)} SET {sets}"
+        self._texts: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._may_lack_columns = not key and table.may_lack_columns
 
     def changes(self, mutation: Mutation) -> Iterator[SqliteStatement]:
         """In the order of execution. Raises CorruptRow."""
@@ -81,52 +80,55 @@ class SqliteRowWriter:
                 continue
             last = row
             if kind == UPDATE:
-                yield from self._changed(*self._decoder.update(row))
+                held = self._decoder.columns_held(row) if self._may_lack_columns else self._ids
+                yield from self._changed(*self._decoder.update(row), held)
             else:
                 yield self._deleted(self._decoder.delete(row))
 
-    def rule_of(self, rule: RowNotFoundRule, passed_over: Sized) -> RowNotFoundRule:
-        """What becomes of a row of this table that is missing."""
-        return rule.by_key(passed_over) if self.has_key else rule
-
     def not_found(self, sql: str, values: tuple[Stored, ...], commit_ts: Tso) -> RowNotFound:
         """The error of a statement of this table that must find a row, and does not."""
-        is_update = sql == self._update
-        known = next((ids for ids, text in self._deletes.items() if text == sql), self._found_by)
-        names = [name for each, name in self._names.items() if each in known]
+        known = next(ids for (_, ids), text in self._texts.items() if text == sql)
+        names = [self._names[each] for each in known]
         pairs = zip(names, values[-len(names) :], strict=True)
         shown = ", ".join(f"{name} = {value!r}" for name, value in pairs)
         if len(shown) > _VALUES_SHOWN_MAX:
             shown = shown[:_VALUES_SHOWN_MAX] + "..."
-        verb = "updates" if is_update else "deletes"
+        verb = "updates" if sql.startswith(self._update) else "deletes"
         return RowNotFound(self._label, commit_ts, verb, shown)
 
     def instead(
         self, sql: str, values: tuple[Stored, ...]
     ) -> tuple[str, tuple[Stored, ...]] | None:
         """Of an update that finds no row: what puts the row there that the upstream holds now."""
-        return (self._put, values[: len(self._ids)]) if sql == self._update else None
+        return (self._put, values[: len(self._ids)]) if sql.startswith(self._update) else None
 
     def _changed(
-        self, old: Mapping[int, Value], new: Mapping[int, Value]
+        self, old: Mapping[int, Value], new: Mapping[int, Value], held: Container[int]
     ) -> Iterator[SqliteStatement]:
         after = _stored(self._storers, new)
         is_moved = any(old[each] != new[each] for each, _ in self._key if each in old)
         if is_moved:
             yield self._deleted(old)
         if self._must_match and not is_moved:
-            known = _stored(self._key or self._storers, old)
-            yield SqliteStatement(self._update, after + known, must_match=True)
+            sql, known = self._finding(self._update, old, held)
+            yield SqliteStatement(sql, after + known, must_match=True)
         else:
             yield SqliteStatement(self._put, after, must_match=False)
 
     def _deleted(self, values: Mapping[int, Value]) -> SqliteStatement:
-        """A column on its way out may be missing: what is there must do to find the row."""
-        known = self._key or tuple(pair for pair in self._storers if pair[0] in values)
-        ids = frozenset(each for each, _ in known)
-        if ids not in self._deletes:
-            self._deletes[ids] = f"DELETE FROM {quoted(self._label)} {self._one(ids)}"
-        return SqliteStatement(self._deletes[ids], _stored(known, values), self._must_match)
+        head = f"DELETE FROM {quoted(self._label)}"
+        return SqliteStatement(*self._finding(head, values, values), self._must_match)
+
+    def _finding(
+        self, head: str, values: Mapping[int, Value], held: Container[int]
+    ) -> tuple[str, tuple[Stored, ...]]:
+        """A statement on one row, and what finds it: its key, or the values of the columns that are
+        held. One on its way out may be missing."""
+        known = self._key or tuple(pair for pair in self._storers if pair[0] in held)
+        ids = tuple(each for each, _ in known)
+        if (head, ids) not in self._texts:
+            self._texts[head, ids] = f"{head} {self._one(ids)}"
+        return self._texts[head, ids], _stored(known, values)
 
     def _one(self, known: Collection[int]) -> str:
         """One row that has these values; equal rows are as good as each other."""

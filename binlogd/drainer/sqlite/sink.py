@@ -361,7 +361,8 @@ def _executed(
     for run in runs:
         try:
             if run.must_match:
-                missed += _matched(connection, run, run.writer.rule_of(rule, passed_over))
+                asked = rule.by_key(passed_over) if run.writer.has_key else rule
+                missed += _matched(connection, run, asked)
             else:
                 connection.executemany(run.sql, run.values)
         except sqlite3.Error as error:

@@ -271,6 +271,26 @@ async def test_a_row_that_moves_to_another_key_is_there_once(tmp_path: Path) -> 
     assert stored(tmp_path, 'SELECT * FROM "s.t"') == [(2, "x")]
 
 
+async def test_a_row_is_found_while_a_column_is_on_its_way_out(tmp_path: Path) -> None:
+    """From DELETE ONLY on, TiDB's rows lack it; the replica has it until the DDL is over."""
+    count = Column(2, "n", 1, FieldType(Tp.LONG, flag=FLAG_NOT_NULL))
+    whole = Table(1, "t", (replace(ID, field_type=FieldType(Tp.LONG)), count, W))
+    rest = replace(whole, columns=(whole.columns[0], replace(W, offset=1)))
+    later = row(13, rest, {1: 1, 3: b"x"}, {1: 1, 3: b"y"})
+    (change,) = later.changes
+    seen = TableAt("s", whole, 13, None, {}, may_lack_columns=True)
+    await applied(
+        tmp_path,
+        [
+            ddl(10, ActionType.CREATE_TABLE, whole),
+            row(11, whole, None, {1: 1, 2: 7, 3: b"x"}),
+            Dml(Tso(12), Tso(13), 13, (TableChange(seen, change.mutation),)),
+            ddl(14, ActionType.DROP_COLUMN, rest),
+        ],
+    )
+    assert stored(tmp_path, 'SELECT * FROM "s.t"') == [(1, "y")]
+
+
 @pytest.mark.parametrize("reason", [BY_DECISION, "binlog-filter-rule"])
 async def test_a_truncate_that_is_left_out_leaves_a_table_that_goes_on(
     tmp_path: Path, reason: str
