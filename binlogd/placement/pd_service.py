@@ -12,6 +12,8 @@ server/storage/endpoint/gc_safe_point.go.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 from grpclib.const import Handler, Status
@@ -29,6 +31,8 @@ from binlogd.upstream.oracle import TAKE_MAX, ClockTso
 from binlogd.upstream.pd.members import NO_CLUSTER_YET, STANDS_IN
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import metapb, pdpb
+
+T = TypeVar("T")
 
 _FOR_EVER = (1 << 63) - 1
 _GC_WORKER = "gc_worker"
@@ -219,7 +223,7 @@ class PdService:
     async def _collected(self) -> int:
         """Up to where garbage collection said it had come; hexadecimal, as PD keeps it."""
         found = await self._keyspace.range(etcd.RangeRequest(key=self._safe_point_key()))
-        return int(found.kvs[0].value, 16) if found.kvs else 0
+        return _read(found.kvs[0], partial(int, base=16)) if found.kvs else 0
 
     def _safe_point_key(self) -> bytes:
         return f"/pd/{self.cluster_id}/gc/safe_point".encode()
@@ -250,7 +254,7 @@ class PdService:
         """Those that hold; garbage collection's own, which holds everything at first, is one."""
         start, end = span(self._safe_points_prefix())
         found = await self._keyspace.range(etcd.RangeRequest(key=start, range_end=end))
-        kept = [msgspec.json.decode(each.value, type=_SafePoint) for each in found.kvs]
+        kept = [_read(each, partial(msgspec.json.decode, type=_SafePoint)) for each in found.kvs]
         held = [each for each in kept if each.expired_at > now_s]
         if all(each.service_id != _GC_WORKER for each in held):
             held.append(_SafePoint(_GC_WORKER, _FOR_EVER, 0))
@@ -258,6 +262,15 @@ class PdService:
 
     def _safe_points_prefix(self) -> bytes:
         return f"/pd/{self.cluster_id}/gc/safe_point/service/".encode()
+
+
+def _read(found: etcd.KeyValue, read: Callable[[bytes], T]) -> T:
+    """What is kept under a key, where anybody may have put something else. Raises EtcdRefused."""
+    try:
+        return read(found.value)
+    except (ValueError, msgspec.MsgspecError) as error:
+        why = f"{found.key!r} holds no safe point: {error}; put it right, or delete the key"
+        raise EtcdRefused("UNKNOWN", why) from error
 
 
 def _everything() -> tuple[metapb.Region, metapb.Peer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import pytest
 from grpclib.client import Channel
@@ -102,6 +102,25 @@ async def test_the_safe_point_of_collection_never_goes_back(channel: Channel) ->
         pdpb.GetGcSafePointResponse,
     )
     assert kept.safe_point == 1 << 60
+
+
+@pytest.mark.parametrize(
+    ("method", "request_type", "key"),
+    [
+        ("GetGCSafePoint", pdpb.GetGcSafePointRequest, ""),
+        ("UpdateGCSafePoint", pdpb.UpdateGcSafePointRequest, ""),
+        ("UpdateServiceGCSafePoint", pdpb.UpdateServiceGcSafePointRequest, "/service/x"),
+    ],
+)
+async def test_what_is_no_safe_point_is_named(
+    channel: Channel, method: str, request_type: Any, key: str
+) -> None:
+    path = f"/pd/{CLUSTER_ID}/gc/safe_point{key}"
+    put = etcd.PutRequest(key=path.encode(), value=b"z")
+    await ask(channel, "/etcdserverpb.KV/Put", put, etcd.PutResponse)
+    with pytest.raises(GRPCError, match=f"{path}.* holds no safe point: .*delete the key") as said:
+        await ask(channel, f"/pdpb.PD/{method}", request_type(header=HEADER), etcd.PutResponse)
+    assert said.value.status is Status.UNKNOWN
 
 
 async def test_settings_of_the_cluster_are_kept(channel: Channel) -> None:
