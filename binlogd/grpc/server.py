@@ -9,6 +9,7 @@ Source: tidb-binlog pump/server.go, where grpc-go does all this.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, cast
@@ -38,6 +39,8 @@ _KEPT = frozenset(
     {":method", ":path", "content-type", "te", "grpc-timeout", "grpc-encoding", "authorization"}
 )
 """The headers that somebody reads; the others are dropped as soon as they are counted."""
+_SOON = re.compile(r"0+[HMS]|[0-9]{1,2}m|[0-9]{1,5}u|[0-9]{1,8}n")
+"""Timeouts below a tenth of a second. grpclib fails, with a stack, where one is over at once."""
 _OPEN_TO_ALL = ("/binlog.Pump/WriteBinlog", "/binlogd.BatchWriter/", "/grpc.health.v1.Health/")
 """Who writes learns nothing; all else shows rows and schemas, or changes the registry."""
 _UNKNOWN = refusing(Status.UNIMPLEMENTED, "unknown service or method")
@@ -123,7 +126,11 @@ class _Calls(Handler):
         if ":method" in names and ":path" in names:
             if isinstance(stream, CallStream):
                 stream.encoding = names.get("grpc-encoding", "")
-            kept = [field for field in headers if field[0] in _KEPT]
+            kept = [
+                (name, "100m" if name == "grpc-timeout" and _SOON.fullmatch(value) else value)
+                for name, value in headers
+                if name in _KEPT
+            ]
             super().accept(stream, kept, release_stream)
         else:
             if stream.closable:  # the peer may have reset it in the same breath

@@ -361,6 +361,20 @@ async def test_headers_that_cannot_be_end_the_connection(
         assert client.goaway == frames.PROTOCOL_ERROR
 
 
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
+@pytest.mark.parametrize("timeout", ["0S", "0m", "1n", "9u"])
+async def test_a_call_whose_time_is_over_at_once_is_no_fault_of_ours(
+    timeout: str, caplog: pytest.LogCaptureFixture, *, fast_lane: bool
+) -> None:
+    async with running(fast_lane=fast_lane) as at:
+        client = await at.client()
+        stream = client.call(request(1), written({"grpc_timeout": timeout}))
+        await client.send()
+        (answer,) = await client.wait(stream)
+    assert answer.headers["grpc-status"] in ("0", str(Status.DEADLINE_EXCEEDED.value))
+    assert caplog.text == ""
+
+
 WRONG_TRAILERS = {
     "no end": ([("x-test", "ok")], 0),
     "a pseudo-header and no end": ([(":method", "POST")], 0),
