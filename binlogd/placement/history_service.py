@@ -102,11 +102,7 @@ class HistoryService:
             except UpstreamUnavailable as error:
                 return kvrpcpb.GetResponse(region_error=_busy(error))
             raw = await self._store.job(job_id)
-        return (
-            kvrpcpb.GetResponse(value=raw)
-            if raw is not None
-            else kvrpcpb.GetResponse(not_found=True)
-        )
+        return kvrpcpb.GetResponse(value=raw or b"", not_found=raw is None)
 
     async def _scan(self, request: kvrpcpb.ScanRequest) -> kvrpcpb.ScanResponse:
         try:

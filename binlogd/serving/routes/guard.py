@@ -115,10 +115,7 @@ class Guard:
     def _is_by_name(self, request: web.Request) -> bool:
         """Whether it is asked for this node, and not for a site whose name leads here. With TLS the
         certificate says so, and a unix socket has no name."""
-        transport = request.transport
-        if transport is None or transport.get_extra_info("ssl_object") is not None:
-            return True
-        if transport.get_extra_info("socket").family == socket.AF_UNIX:
+        if _peer(request) is None or request.secure:
             return True
         given = request.headers.getall(hdrs.HOST, [])
         return len(given) == 1 and is_own_name(given[0], self._names())
