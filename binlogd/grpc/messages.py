@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from io import BytesIO
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from grpclib import protocol
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
+from h2.exceptions import StreamClosedError
 
 from binlogd.errors import RecordTooLarge
 from binlogd.grpc.compression import Inflater, NotGzip, deflated
@@ -230,20 +232,21 @@ async def send_joined(stream: BytesStream, data: bytes) -> None:
     assert stream_id is not None
     view = memoryview(data)
     at, end = 0, len(view)
-    while at < end:  # ends: every turn sends a byte, or waits for the peer
-        await connection.write_ready.wait()
-        window = h2.local_flow_control_window(stream_id)
-        if window <= 0:
-            inner.window_updated.clear()
-            await inner.window_updated.wait()
-            continue
-        stop = min(end, at + window)
-        for begin in range(at, stop, h2.max_outbound_frame_size):
-            h2.send_data(
-                stream_id, bytes(view[begin : min(stop, begin + h2.max_outbound_frame_size)])
-            )
-        inner._transport.write(h2.data_to_send())  # noqa: SLF001 # see above
-        at = stop
+    with suppress(StreamClosedError):  # reset in this turn: the call is about to be cancelled
+        while at < end:  # ends: every turn sends a byte, or waits for the peer
+            await connection.write_ready.wait()
+            window = h2.local_flow_control_window(stream_id)
+            if window <= 0:
+                inner.window_updated.clear()
+                await inner.window_updated.wait()
+                continue
+            stop = min(end, at + window)
+            for begin in range(at, stop, h2.max_outbound_frame_size):
+                h2.send_data(
+                    stream_id, bytes(view[begin : min(stop, begin + h2.max_outbound_frame_size)])
+                )
+            inner._transport.write(h2.data_to_send())  # noqa: SLF001 # see above
+            at = stop
     await asyncio.sleep(0)
 
 

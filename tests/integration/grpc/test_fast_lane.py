@@ -28,7 +28,7 @@ from binlogd.pump.rpc.in_flight import ServiceLimits
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
-from binlogd.wire import codec
+from binlogd.wire import batch, codec
 from binlogd.wire.binlogs import prewrite_binlog
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.support.pump_world import eventually
@@ -362,16 +362,36 @@ async def test_headers_that_cannot_be_end_the_connection(
 
 
 @pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
-@pytest.mark.parametrize("timeout", ["0S", "0m", "1n", "9u"])
+@pytest.mark.parametrize("time_left", ["0S", "0m", "1n", "9u"])
 async def test_a_call_whose_time_is_over_at_once_is_no_fault_of_ours(
-    timeout: str, caplog: pytest.LogCaptureFixture, *, fast_lane: bool
+    time_left: str, caplog: pytest.LogCaptureFixture, *, fast_lane: bool
 ) -> None:
     async with running(fast_lane=fast_lane) as at:
         client = await at.client()
-        stream = client.call(request(1), written({"grpc_timeout": timeout}))
+        stream = client.call(request(1), written({"grpc_timeout": time_left}))
         await client.send()
         (answer,) = await client.wait(stream)
     assert answer.headers["grpc-status"] in ("0", str(Status.DEADLINE_EXCEEDED.value))
+    assert caplog.text == ""
+
+
+async def test_a_call_that_is_reset_just_when_its_answer_can_go_out_is_no_fault_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A batch is answered by a task of its own, which runs once more before it is cancelled."""
+    message = batch.encode_batch(batch.Batch(1, CLUSTER, [prewrite_binlog(Tso(1))]))
+    async with running() as at:
+        client = await at.client()
+        client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        stream = client.open(call_headers(batch.WRITE_BATCH))
+        client.body(stream, prefixed(message), ends=False)
+        await client.send()
+        await eventually(lambda: bool(at.pump.stored))
+        await client.pinged()
+        client.h2.increment_flow_control_window(100, stream)
+        client.h2.reset_stream(stream)
+        await client.send()
+        await client.pinged()
     assert caplog.text == ""
 
 
