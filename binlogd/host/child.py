@@ -84,8 +84,8 @@ async def conversation(module: str, *, answer_bytes_max: int) -> AsyncIterator[A
         assert child.stdout is not None
         try:
             async with asyncio.timeout(timeout_s):
+                tell(child.stdin, line + b"\n")
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    child.stdin.write(line + b"\n")
                     await child.stdin.drain()
                 answer = await child.stdout.readline()
                 if answer.endswith(b"\n"):
@@ -145,10 +145,17 @@ async def answered(
     return answer.result()
 
 
+def tell(stdin: asyncio.StreamWriter, said: bytes) -> None:
+    """Writes to a child. Of one that has ended, to which uvloop refuses to write, the exit code
+    tells why."""
+    if not stdin.is_closing():
+        stdin.write(said)
+
+
 async def _give(stream: asyncio.StreamWriter | None, question: bytes) -> None:
     assert stream is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its exit code tells why
-        stream.write(question)
+    tell(stream, question)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         await stream.drain()
     stream.close()
 

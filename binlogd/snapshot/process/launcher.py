@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import BinlogdError, ConfigError, GaveUp, Refused
+from binlogd.host.child import tell
 from binlogd.host.privacy import environment_of_children
 from binlogd.host.threads import Threads, over
 from binlogd.snapshot.publishing.publish import AlreadyThere
@@ -160,7 +161,7 @@ class JobProcess:
 
     def _tell(self, spec: SessionSpec | ExportSpec) -> None:
         assert self._child.stdin is not None
-        self._child.stdin.write(msgspec.json.encode(spec) + b"\n")
+        tell(self._child.stdin, msgspec.json.encode(spec) + b"\n")
 
     async def _hear(self) -> Event | None:
         try:
