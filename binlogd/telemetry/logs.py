@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import math
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,12 +42,25 @@ _LEVELS = {
 }
 
 
+_PATIENCE_MS = 200
+"""For who reads the log; while that one takes nothing, a line waits no more."""
+_PIECE = select.PIPE_BUF // 4
+"""Letters that a pipe has room for where it has any, in UTF-8."""
+
+
 class Lines(TextIOBase):
-    """The lines of a log. One that cannot be written ends nobody's work: `trouble` says why, while
-    it is so, and the first line behind that is how many are missing."""
+    """The lines of a log. One that cannot be written ends nobody's work, and holds nobody up for
+    long: `trouble` says why, while it is so, and the first line behind that is how many are
+    missing. A terminal is waited for where it stands still by itself, and not by Ctrl-S."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._room = select.poll()
+        self._is_file = True
+        try:
+            self._room.register(stream, select.POLLOUT)
+        except ValueError:  # in memory
+            self._is_file = False
         self._missing = 0
         self.trouble = ""
 
@@ -59,8 +74,11 @@ class Lines(TextIOBase):
         # a full disk takes a part of the line, so this one begins anew
         note = f"\n{json.dumps({**missing, 'cause': self.trouble})}\n" if self._missing else ""
         try:
-            self._stream.write(note + text)
-            self._stream.flush()
+            for at in range(0, len(whole := note + text), _PIECE):
+                if self._is_file and not self._room.poll(0 if self.trouble else _PATIENCE_MS):
+                    raise TimeoutError(errno.ETIMEDOUT, "who reads the log takes nothing")
+                self._stream.write(whole[at : at + _PIECE])
+                self._stream.flush()
         except OSError as error:
             self._missing += 1
             self.trouble = error.strerror or str(error)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,39 @@ def test_a_node_whose_log_cannot_be_written_works_and_says_so(tmp_path: Path) ->
             assert json.loads(said)["lines"] > LINES_OF_A_PAGE
         finally:
             appliance.close()
+
+
+def test_a_node_whose_log_nobody_reads_works_and_says_so(tmp_path: Path) -> None:
+    """As `serve | less` that was stopped; a pipe holds 64 KiB."""
+    appliance = Appliance(tmp_path, history=bank.history())
+    appliance.log_file = tmp_path / "log"
+    os.mkfifo(appliance.log_file)
+    reading = os.open(appliance.log_file, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        appliance.start()
+        assert appliance.wait(lambda status: _reloaded(appliance) and status["log_error"])
+        asyncio.run(bank.feed(bank.transfers(COUNT), appliance.target))
+        status = appliance.wait_until_applied(bank.commit_ts_of(COUNT - 1))
+        assert status["log_error"] == "who reads the log takes nothing"
+        os.set_blocking(reading, True)
+        with open(reading, encoding="utf-8", closefd=False) as log:
+            said = threading.Thread(target=lambda: lines.extend(log))
+            lines: list[str] = []
+            said.start()
+            assert appliance.wait(lambda status: _reloaded(appliance) and not status["log_error"])
+            assert appliance.stop() == 0
+            said.join()
+        (missing,) = (json.loads(line) for line in lines if MISSING in line)
+        assert missing["lines"] > 0
+        assert missing["cause"] == "who reads the log takes nothing"
+    finally:
+        appliance.close()
+        os.close(reading)
+
+
+def _reloaded(appliance: Appliance) -> bool:
+    """Each time a few lines of the log."""
+    for _ in range(LINES_OF_A_PAGE):
+        appliance.signal(signal.SIGHUP)
+        appliance.status()
+    return True
