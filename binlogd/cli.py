@@ -21,7 +21,7 @@ from binlogd import __version__, native
 from binlogd.commands.manner import INTERRUPTED_EXIT, LOGS_NOTHING, SUBMITTED, with_manners
 from binlogd.errors import BinlogdError, Cancelled, ConfigError
 from binlogd.host.privacy import keep_files_from_others
-from binlogd.host.words import is_utf8
+from binlogd.host.words import harmless, is_utf8
 
 GC_YOUNG_OBJECTS = 20_000
 _RUN = "Run and watch"
@@ -176,9 +176,8 @@ def _fail(error: BinlogdError | str, *, code: int) -> NoReturn:
     from rich.console import Console  # most commands end well, and do without
     from rich.markup import escape
 
-    Console(stderr=True).print(
-        f"[bold red]binlogd:[/] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True
-    )
+    said = f"[bold red]binlogd:[/] {escape(harmless(str(error)))}"
+    Console(stderr=True).print(said, highlight=False, soft_wrap=True, markup=True)
     sys.exit(code)
 
 

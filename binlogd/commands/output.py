@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from binlogd.host.words import harmless
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Column
@@ -25,7 +27,7 @@ def say(
     from rich.console import Console  # who says one line of JSON, or a word, needs no rich
     from rich.text import Text
 
-    line = Text.assemble((label, style), " " if label and text else "", text)
+    line = Text.assemble((harmless(label), style), " " if label and text else "", harmless(text))
     (console or Console()).print(line, soft_wrap=True)
 
 
@@ -51,7 +53,7 @@ def say_table(
 
     shown = Table(*names, box=None)
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*map(harmless, row))
     (console or standard_output()).print(shown, highlight=False)
 
 
@@ -62,7 +64,7 @@ def say_facts(facts: Iterable[tuple[str, str]], *, console: Console | None = Non
 
     shown = Table(show_header=False, box=None, pad_edge=False)
     for name, text in facts:
-        shown.add_row(f"[dim]{name}[/]", escape(text))
+        shown.add_row(f"[dim]{name}[/]", escape(harmless(text)))
     (console or standard_output()).print(shown, highlight=False)
 
 

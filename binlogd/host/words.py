@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -11,6 +12,14 @@ from binlogd.errors import ConfigError
 def is_utf8(word: str) -> bool:
     """Whether it was; of what was not, Python has surrogates, which no peer and no file takes."""
     return not any("\ud800" <= each <= "\udfff" for each in word)
+
+
+def harmless(text: str) -> str:
+    """With nothing in it that a terminal would obey; lines and tabs stay."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def local_path(url: str) -> Path | None:

@@ -95,8 +95,9 @@ def _check(transaction: Transaction) -> None:
     where = f"commit_ts {transaction.commit_ts} ({wall_clock(transaction.commit_ts)})"
     if transaction.ddl is not None:
         raise GaveUp(
-            f"{where} is a DDL, which cannot be taken back: {transaction.ddl.text}; begin behind"
-            f" it, with --from {transaction.commit_ts + 1}, or choose other tables by --table"
+            f"{where} is a DDL, which cannot be taken back: {transaction.ddl.text.rstrip(';')};"
+            f" begin behind it, with --from {transaction.commit_ts + 1}, or choose other tables by"
+            " --table"
         )
     if transaction.raw is not None and transaction.raw.unexplained:
         raise GaveUp(f"{where}: {transaction.note}; give --schema-history")
