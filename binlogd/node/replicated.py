@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
-from binlogd.drainer.filtering.glob import regular
 from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.filtering.pattern import regular
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.host.clock import WallClock
 from binlogd.settings import config

@@ -35,6 +35,7 @@ LIBRARIES = (
     "h2.connection",
     "msgspec",
     "prometheus_client",
+    "re2",
     "rich.table",
     "structlog",
     "trustme",

@@ -14,13 +14,12 @@ Source: tidb-binlog pkg/binlogfilter, tidb-tools pkg/binlog-filter and pkg/table
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import msgspec
 
-from binlogd.drainer.filtering.glob import glob, regular
+from binlogd.drainer.filtering.pattern import glob, regular
 from binlogd.errors import ConfigError
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
@@ -114,16 +113,16 @@ def event_of(query: str) -> str:
 
 class _Rule:
     def __init__(self, rule: EventRule, *, is_case_sensitive: bool) -> None:
-        flags = re.DOTALL if is_case_sensitive else re.DOTALL | re.IGNORECASE
-        self._schema = glob(rule.schema, flags)
-        self._table = glob(rule.table, flags) if rule.table else None
+        read = partial(glob, is_case_sensitive=is_case_sensitive)
+        self._schema = read(rule.schema)
+        self._table = read(rule.table) if rule.table else None
         self._events = [_event(name) for name in rule.events]
         self._expressions = [regular(each, _IGNORE_SQL) for each in rule.sql_patterns]
 
     def matches(self, database: str, table: str) -> bool:
-        if self._schema.fullmatch(database) is None:
+        if not self._schema(database):
             return False
-        return self._table is None or (bool(table) and self._table.fullmatch(table) is not None)
+        return self._table is None or (bool(table) and self._table(table))
 
     def decides(self, event: str, *, is_ddl: bool) -> bool:
         """Whether the event is among those of the rule: the first of its names that covers it says
@@ -139,7 +138,7 @@ class _Rule:
         return False
 
     def finds(self, query: str) -> bool:
-        return any(each.search(query) for each in self._expressions)
+        return any(holds(query) for holds in self._expressions)
 
 
 def _event(name: str) -> str:

@@ -16,14 +16,15 @@ Source: tidb-binlog pkg/filter/filter.go, drainer/syncer.go.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Container
 from functools import lru_cache
 
 import msgspec
 
 from binlogd.drainer.filtering.event_filter import EventFilter
-from binlogd.drainer.filtering.glob import regular
 from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.filtering.pattern import Matches, regular
 from binlogd.drainer.filtering.route import TableRouter
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
@@ -86,13 +87,12 @@ def _listed(
     )
 
 
-def _matcher(pattern: str) -> Callable[[str], bool]:
+def _matcher(pattern: str) -> Matches:
     if pattern.startswith("~"):
-        expression = regular(pattern[1:])
-        return lambda name: expression.search(name) is not None
-    wanted = pattern.casefold()
+        return regular(pattern[1:])
+    equals = regular(re.escape(pattern), is_whole=True)
     try:
-        whole = regular(pattern)
+        matches = regular(pattern, is_whole=True)
     except ConfigError:
-        return lambda name: name.casefold() == wanted
-    return lambda name: name.casefold() == wanted or whole.fullmatch(name) is not None
+        return equals
+    return lambda name: equals(name) or matches(name)

@@ -9,14 +9,13 @@ Source: tidb-tools pkg/table-router; the original routes for its Oracle sink onl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import msgspec
 
-from binlogd.drainer.filtering.glob import glob
+from binlogd.drainer.filtering.pattern import glob
 from binlogd.errors import ConfigError
 from binlogd.tidb.known_tables import Named
 from binlogd.tidb.model import TableAt
@@ -38,10 +37,9 @@ class TableRouter:
     """Raises ConfigError when made of a pattern that is none."""
 
     def __init__(self, rules: Iterable[RouteRule] = (), *, is_case_sensitive: bool = False) -> None:
-        flags = re.DOTALL if is_case_sensitive else re.DOTALL | re.IGNORECASE
+        read = partial(glob, is_case_sensitive=is_case_sensitive)
         compiled = [
-            (glob(rule.schema, flags), glob(rule.table, flags) if rule.table else None, rule)
-            for rule in rules
+            (read(rule.schema), read(rule.table) if rule.table else None, rule) for rule in rules
         ]
         self._of_tables = [(s, t, rule) for s, t, rule in compiled if t is not None]
         self._of_schemas = [(s, rule) for s, t, rule in compiled if t is None]
@@ -84,8 +82,8 @@ class TableRouter:
         rules = [
             rule
             for schema, table, rule in self._of_tables
-            if name.table and schema.fullmatch(name.database) and table.fullmatch(name.table)
-        ] or [rule for schema, rule in self._of_schemas if schema.fullmatch(name.database)]
+            if name.table and schema(name.database) and table(name.table)
+        ] or [rule for schema, rule in self._of_schemas if schema(name.database)]
         if not rules:
             return name
         if len(rules) > 1:

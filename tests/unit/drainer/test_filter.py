@@ -49,6 +49,8 @@ DO_BOTH = {
         ({"do_databases": ["a.b"]}, "axb", "t", True),
         ({"do_databases": ["c++"]}, "c++", "t", True),
         ({"do_databases": ["shop"]}, "workshop", "t", False),
+        ({"do_databases": ["shop|bank"]}, "bank", "t", True),
+        ({"do_databases": ["shop|bank"]}, "shopping", "t", False),
     ],
 )
 def test_a_table_is_allowed_first_and_then_ignored(
@@ -66,7 +68,7 @@ def test_schemas_that_are_ignored_may_have_spaces_between_them() -> None:
     assert found.replicates("bank", "accounts")
 
 
-@pytest.mark.parametrize("pattern", ["~(", "~^[[:alpha:]]+$", "~[a--b]"])
+@pytest.mark.parametrize("pattern", ["~(", "~^(?!tmp)", "~[a--b]"])
 @pytest.mark.parametrize(
     ("syncer", "key"),
     [
