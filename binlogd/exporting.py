@@ -213,8 +213,6 @@ def _where(setup: Setup, out: str) -> tuple[Destination, Path]:
     if (path := local_path(out)) is not None:
         return None, path
     parts = split_url(out)
-    if not parts.netloc:
-        raise ConfigError(f"--out {out}: name a bucket: {parts.scheme}://bucket/prefix")
     name = hashlib.sha256(f"{parts.netloc.rpartition('@')[2]}{parts.path}".encode()).hexdigest()
     return out, setup.data_dir / STAGED / name[:16]
 

@@ -45,5 +45,5 @@ def split_url(url: str) -> SplitResult:
     except ValueError:
         raise ConfigError(f"{scheme}://...: the port is no number up to 65535") from None
     if not parts.netloc and parts.scheme in ("s3", "gs", "abfs", "abfss"):
-        raise ConfigError(f"{scheme}://...: names no bucket or container")
+        raise ConfigError(f"{scheme}://...: name a bucket: {scheme}://bucket/prefix")
     return parts
