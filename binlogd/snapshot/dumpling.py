@@ -15,13 +15,13 @@ from msgspec import structs
 
 from binlogd.host.disk import sync_directory, write_synced
 from binlogd.settings.quantities import wall_clock
+from binlogd.snapshot.bases.dump import METADATA
+from binlogd.snapshot.formats.file_kinds import SQL_HEAD
 from binlogd.snapshot.spec import FileEntry, TableEntry
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.tso import Tso
 
-METADATA = "metadata"
 _ODD = re.compile(r'[\x00-\x1f%"*./:<>?\\|]|-(?=schema)', re.IGNORECASE)
-_HEAD = "/*!40014 SET FOREIGN_KEY_CHECKS=0*/;\n/*!40101 SET NAMES utf8mb4*/;\n"
 
 
 def dumped(plan: TablePlan) -> TablePlan:
@@ -50,11 +50,11 @@ def lay_out(
     is on the disk on return. The tables with their files' new names, and what lies beside them."""
     extra = {METADATA: _metadata(commit_ts)}
     for name, statement in databases.items():
-        extra[f"{file_part(name)}-schema-create.sql"] = f"{_HEAD}{statement};\n"
+        extra[f"{file_part(name)}-schema-create.sql"] = f"{SQL_HEAD}{statement};\n"
     moved = []
     for table in tables:
         stem = f"{file_part(table.database)}.{file_part(table.table)}"
-        extra[f"{stem}-schema.sql"] = f"{_HEAD}{table.create_table};\n"
+        extra[f"{stem}-schema.sql"] = f"{SQL_HEAD}{table.create_table};\n"
         moved.append(structs.replace(table, files=_moved(staging, stem, suffix, table.files)))
     for name, text in extra.items():
         write_synced(staging / name, text.encode())

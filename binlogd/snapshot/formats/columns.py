@@ -115,13 +115,13 @@ def is_widened(old: str, new: str) -> bool:
         return numbers.index(old) < numbers.index(new)
     if (old, new) in (("float", "double"), ("bool", "int64"), ("bool", "decimal128(20, 0)")):
         return True
-    was, now = _DECIMAL128.fullmatch(old), _DECIMAL128.fullmatch(new)
+    was, now = DECIMAL128.fullmatch(old), DECIMAL128.fullmatch(new)
     if was is None or now is None:
         return False
     return was[2] == now[2] and int(was[1]) < int(now[1])
 
 
-_DECIMAL128 = re.compile(r"decimal128\((\d+), (\d+)\)")
+DECIMAL128 = re.compile(r"decimal128\((\d+), (\d+)\)")
 _INT64, _STRING, _BINARY = pa.int64(), pa.string(), pa.binary()
 _NAIVE, _INSTANT = pa.timestamp("us"), pa.timestamp("us", "UTC")
 _UINT64_AS_DECIMAL = pa.decimal128(20, 0)
@@ -143,7 +143,7 @@ _SPARK_TYPES = {
 }
 ARROW_TYPES = (*_SPARK_TYPES, pa.list_(_STRING))
 """Of all columns, but for decimals and VARIANT."""
-_SIGNED = {
+_SIGNED: dict[int, pa.DataType] = {
     Tp.TINY: pa.int8(),
     Tp.SHORT: pa.int16(),
     Tp.INT24: pa.int32(),
@@ -151,7 +151,7 @@ _SIGNED = {
     Tp.LONGLONG: _INT64,
     Tp.YEAR: pa.int32(),
 }
-_UNSIGNED = {
+_UNSIGNED: dict[int, pa.DataType] = {
     Tp.TINY: pa.int16(),
     Tp.SHORT: pa.int32(),
     Tp.INT24: pa.int32(),
@@ -169,14 +169,14 @@ def _way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
         return _text_way_out(column, options)
     if kind.tp == Tp.TINY and kind.flen == 1 and options.tinyint1 == "boolean":
         return pa.bool_(), _truth
-    if column.is_unsigned:
-        if kind.tp == Tp.LONGLONG:
-            return _uint64_way_out(column, options)
-        if kind.tp in _UNSIGNED:
-            return _UNSIGNED[Tp(kind.tp)], _plain(_UNSIGNED[Tp(kind.tp)])
-    if kind.tp in _SIGNED:
-        return _SIGNED[Tp(kind.tp)], _plain(_SIGNED[Tp(kind.tp)])
-    raise CorruptRow(f"column {column.name} has the type {kind.tp}, which no row can hold")
+    if column.is_unsigned and kind.tp == Tp.LONGLONG:
+        if options.bigint_unsigned == "bigint":
+            return _INT64, _refusing(column, "bigint-unsigned=bigint", _plain(_INT64))
+        return _UINT64_AS_DECIMAL, _uint64
+    type_ = (_UNSIGNED if column.is_unsigned else _SIGNED).get(kind.tp)
+    if type_ is None:
+        raise CorruptRow(f"column {column.name} has the type {kind.tp}, which no row can hold")
+    return type_, _plain(type_)
 
 
 def _plain(type_: pa.DataType) -> Build:
@@ -201,12 +201,6 @@ def _refusing(column: Column, option: str, build: Build) -> Build:
 def _truth(values: Sequence[Value], losses: Losses) -> pa.Array:
     losses["not_boolean"] += sum(value not in (None, 0, 1) for value in values)
     return pa.array([None if value is None else bool(value) for value in values], pa.bool_())
-
-
-def _uint64_way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
-    if options.bigint_unsigned == "bigint":
-        return _INT64, _refusing(column, "bigint-unsigned=bigint", _plain(_INT64))
-    return _UINT64_AS_DECIMAL, _uint64
 
 
 def _uint64(values: Sequence[Value], _: Losses) -> pa.Array:

@@ -201,7 +201,7 @@ class _TextFile:
             names = [name.replace('"', '""') for name in schema.names]
             self._file.write((",".join(f'"{name}"' for name in names) + "\n").encode())
         elif kind.format == "sql":
-            self._file.write(_SQL_HEAD)
+            self._file.write(_ROWS_HEAD)
 
     def write(self, rows: pa.Table) -> None:
         """Rows as text, a slice of them in memory at a time."""
@@ -248,7 +248,7 @@ def _renderer(kind: FileKind, schema: pa.Schema, table: str) -> Callable[[list[p
     quote = _mysql_csv if kind.layout == "dumpling" else _plain_csv
     null = pa.binary() if kind.layout == "dumpling" else pa.string()
     null_text = pa.scalar(NULL, pa.string()).cast(null)
-    return lambda columns: lines([pc.fill_null(quote(each), null_text) for each in columns], *_CSV)
+    return lambda columns: lines([pc.fill_null(quote(each), null_text) for each in columns])
 
 
 def quoted(name: str) -> str:
@@ -287,11 +287,9 @@ def _mysql_text(array: pa.Array) -> pa.Array:
     return text_of(array)
 
 
-_CSV = (",", "\n")
-_SQL_HEAD = (
-    b"/*!40014 SET FOREIGN_KEY_CHECKS=0*/;\n/*!40101 SET NAMES utf8mb4*/;\n"
-    b"/*!40103 SET TIME_ZONE='+00:00' */;\n"
-)
+SQL_HEAD = "/*!40014 SET FOREIGN_KEY_CHECKS=0*/;\n/*!40101 SET NAMES utf8mb4*/;\n"
+"""What every file of Dumpling's SQL begins with."""
+_ROWS_HEAD = f"{SQL_HEAD}/*!40103 SET TIME_ZONE='+00:00' */;\n".encode()
 _SQL_ESCAPES = (
     ("\\", "\\\\"),
     ("'", "\\'"),

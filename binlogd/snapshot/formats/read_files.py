@@ -19,7 +19,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from binlogd.errors import Corrupt
-from binlogd.snapshot.formats.columns import ARROW_TYPES, VARIANT
+from binlogd.snapshot.formats.columns import ARROW_TYPES, DECIMAL128, VARIANT
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import NULL, checksum
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
@@ -27,14 +27,13 @@ from binlogd.tidb.times import duration_us
 
 BLOCK_BYTES = 64 << 20
 """A row of CSV or JSON must fit into one."""
-_DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
 _TYPES = {str(each): each for each in (*ARROW_TYPES, VARIANT)}
 _OLD_LIST = re.compile(r"list<\w+: string>")
 
 
 def arrow_type(text: str) -> pa.DataType:
     """The Arrow type that a manifest names. Raises Corrupt."""
-    decimal = _DECIMAL.fullmatch(text)
+    decimal = DECIMAL128.fullmatch(text)
     if decimal is not None:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
     if _OLD_LIST.fullmatch(text):

@@ -66,13 +66,12 @@ def replaced(array: pa.Array, pairs: Sequence[tuple[str, str]]) -> pa.Array:
     return array
 
 
-def lines(columns: Sequence[pa.Array], separator: str, end: str = "\n") -> bytes:
-    """Rows of text, one after another; a NULL must have got its text already."""
-    between = pa.scalar(separator, columns[-1].type)
-    last, nothing = columns[-1], pa.scalar("", between.type)
-    ended = pc.binary_join_element_wise(last, pa.scalar(end, last.type), nothing)
-    joined = pc.binary_join_element_wise(*columns[:-1], ended, between)
-    return joined_bytes(joined)
+def lines(columns: Sequence[pa.Array]) -> bytes:
+    """Rows of text with commas, one after another; a NULL must have got its text already."""
+    last = columns[-1]
+    comma, end, nothing = (pa.scalar(each, last.type) for each in (",", "\n", ""))
+    ended = pc.binary_join_element_wise(last, end, nothing)
+    return joined_bytes(pc.binary_join_element_wise(*columns[:-1], ended, comma))
 
 
 def joined_bytes(array: pa.Array) -> bytes:
@@ -99,7 +98,11 @@ def checksum(columns: Sequence[pa.Array]) -> int:
     """
     if not columns or not len(columns[0]):
         return 0
-    parts = [part for each in columns for part in _parts(each)]
+    parts = [
+        part
+        for each in columns
+        for part in (each.flatten() if pa.types.is_struct(each.type) else [each])
+    ]
     texts = [pc.fill_null(_escaped(each), NULL) for each in parts]
     rows = pc.binary_join_element_wise(*texts, "\t") if len(texts) > 1 else texts[0]
     total = 0
@@ -111,11 +114,6 @@ def checksum(columns: Sequence[pa.Array]) -> int:
 def checksum_text(total: int) -> str:
     """A row checksum as manifests have it: 16 hexadecimal digits."""
     return f"{total % (1 << CHECKSUM_BITS):016x}"
-
-
-def _parts(array: pa.Array) -> list[pa.Array]:
-    parts: list[pa.Array] = array.flatten() if pa.types.is_struct(array.type) else [array]
-    return parts
 
 
 def _escaped(array: pa.Array) -> pa.Array:

@@ -118,6 +118,13 @@ class CommittedPrewrite(NamedTuple):
     payload: bytes
     commit_ts: int
 
+    def mutations(self, is_wanted: Callable[[int], bool]) -> tuple[int, list[Mutation]]:
+        """Its schema version and the row changes of wanted tables. Raises CorruptRecord."""
+        try:
+            return mutations_of(self.payload, is_wanted)
+        except MalformedBinlog as error:
+            raise CorruptRecord(self.path, self.at, f"no row changes: {error}") from error
+
 
 def committed_prewrites(part: Slice, reads: Reads) -> Iterator[CommittedPrewrite]:
     """Some of a slice. Raises CorruptRecord."""
@@ -248,10 +255,7 @@ class _Events:
     ) -> Iterator[pa.RecordBatch]:
         """Takes the rows of a prewrite, but for those of some tables. Raises CorruptRecord too."""
         wanted = self._wanted
-        try:
-            version, tables = mutations_of(prewrite.payload, wanted.has)
-        except MalformedBinlog as error:
-            raise CorruptRecord(prewrite.path, prewrite.at, f"no row changes: {error}") from error
+        version, tables = prewrite.mutations(wanted.has)
         for change in tables:
             run = Run(change, prewrite.commit_ts, version)
             if change.table_id in passed_over:

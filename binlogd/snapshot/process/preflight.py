@@ -50,8 +50,7 @@ _FOR_SCRIPTS = re.compile(r"SPARK_(?!HOME$|LOCAL_IP$)|PYSPARK_SUBMIT_ARGS$|(HADO
 """Environment variables that Spark's scripts and launcher look at, and nobody after them."""
 _MODULES = ("pyspark", "pyarrow", "pandas")
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_ANSWER_BYTES_MAX = 1 << 16
-_JAVA_TIMEOUT_S = 60.0
+_ANSWER_BYTES_MAX, _ANSWER_S_MAX = 1 << 16, 60.0
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -138,11 +137,8 @@ def _java() -> str:
 
 async def _said_by(java: str) -> str:
     """What `java -version` says. Raises ConfigError where that is too old, or nothing."""
-    command = ("sh", "-c", 'exec "$0" -version 2>&1', java)
     try:
-        said = await answered(
-            command, b"", timeout_s=_JAVA_TIMEOUT_S, answer_bytes_max=_ANSWER_BYTES_MAX
-        )
+        said = await _asked("sh", "-c", 'exec "$0" -version 2>&1', java)
     except Unavailable as error:
         raise ConfigError(f"{java} does not tell its version: {error}") from error
     text = said.decode(errors="replace")
@@ -154,6 +150,10 @@ async def _said_by(java: str) -> str:
             " and set JAVA_HOME to it"
         )
     return text
+
+
+async def _asked(*command: str) -> bytes:
+    return await answered(command, b"", timeout_s=_ANSWER_S_MAX, answer_bytes_max=_ANSWER_BYTES_MAX)
 
 
 def check_memory(memory_mb: int) -> None:
@@ -228,9 +228,7 @@ def _first_ts(segments: Sequence[PinnedSegment]) -> Iterator[Tso]:
 
 DUMP_GRACE_S = 300.0
 """Writing the archive takes seconds; on a busy machine, and at low priority, many."""
-LAUNCHER_TIMEOUT_S = 60.0
 MEMORY_MB = 1024
-_COMMAND_BYTES_MAX = 1 << 16
 _LAUNCHER = "org.apache.spark.launcher.Main"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
@@ -301,10 +299,7 @@ async def _launch(found: Machine) -> tuple[str, ...]:
         *(found.java, "-cp", f"{home}/jars/*", _LAUNCHER, _SUBMIT, "pyspark-shell"),
     )
     try:
-        said = await answered(
-            command, b"", timeout_s=LAUNCHER_TIMEOUT_S, answer_bytes_max=_COMMAND_BYTES_MAX
-        )
-        words = said.decode().split("\0")
+        words = (await _asked(*command)).decode().split("\0")
         options = words[words.index("-cp") : words.index(_SUBMIT)]
     except (Unavailable, ValueError) as error:
         log.warning("spark_launcher_not_understood", reason=str(error), hint="its scripts are used")

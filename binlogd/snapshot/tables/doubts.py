@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
-from binlogd.snapshot.log.events import Reads
+from binlogd.errors import CorruptRow, UnreadableRow
+from binlogd.snapshot.log.events import CommittedPrewrite, Reads, committed_prewrites
 from binlogd.snapshot.log.moves import Move, Moves, PartitionsEnded, PartitionsSpread
 from binlogd.snapshot.log.prewrites import LogHeads
-from binlogd.snapshot.log.reader import payloads_at
 from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan
 from binlogd.tidb.model import Table
@@ -24,7 +23,7 @@ from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.turns import UNKNOWN, Turn
 from binlogd.wire.in_order import DELETE, changes_of
-from binlogd.wire.mutation import Mutation, mutations_of
+from binlogd.wire.mutation import Mutation
 
 LOOKED_AT_MAX = 100_000
 """Transactions that were committed while a DDL of partitions was at work; no more are looked at."""
@@ -43,33 +42,26 @@ def in_doubt(
     if not found:
         return ()
     wanted = {each.table_id for each in found}
-    for number, (path, at, payload, commit_ts) in enumerate(_prewrites(log, found, reads)):
+    for number, prewrite in enumerate(_prewrites(log, found, reads)):
         if number == looked_at_max:
             return tuple(each.report(looked_at_max) for each in found)
-        try:
-            version, tables = mutations_of(payload, wanted.__contains__)
-        except MalformedBinlog as error:
-            raise CorruptRecord(path, at, f"no row changes: {error}") from error
+        version, tables = prewrite.mutations(wanted.__contains__)
         for change in tables:
             for each in found:
-                each.take(change, version, commit_ts)
+                each.take(change, version, prewrite.commit_ts)
     return tuple(each.report() for each in found if each.rows)
 
 
 def _prewrites(
     log: LogHeads, waits: Sequence[DoubtWait], reads: Sequence[Reads]
-) -> Iterator[tuple[str, int, bytes, int]]:
+) -> Iterator[CommittedPrewrite]:
     """Those that were committed while one of them was at work."""
-    for part, of_part in zip(log.parts, reads, strict=True):
-        is_wanted = of_part.at < 0  # none
+    for part, (at, commit_ts) in zip(log.parts, reads, strict=True):
+        is_wanted = at < 0  # none
         for each in waits:
             turn = each.turn
-            is_wanted |= (of_part.commit_ts > turn.published_ts) & (
-                of_part.commit_ts <= turn.settled_ts
-            )
-        places, times = of_part.at[is_wanted].tolist(), of_part.commit_ts[is_wanted].tolist()
-        for at, payload, commit_ts in zip(places, payloads_at(part, places), times, strict=True):
-            yield str(part.path), at, payload, commit_ts
+            is_wanted |= (commit_ts > turn.published_ts) & (commit_ts <= turn.settled_ts)
+        yield from committed_prewrites(part, Reads(at[is_wanted], commit_ts[is_wanted]))
 
 
 class DoubtStep(NamedTuple):

@@ -22,7 +22,7 @@ from binlogd.snapshot.log.rowkey import HandleKind, key_of_values
 from binlogd.snapshot.spec import FileEntry
 from binlogd.snapshot.tables.built_on import BaseReuse, ColumnSource, Dumped
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.changed import keys_as, keys_of, type_of_keys
+from binlogd.snapshot.writing.changed import keys_of, keys_of_changes, type_of_keys
 from binlogd.snapshot.writing.files import KEY_COLUMN
 from binlogd.snapshot.writing.table_arrays import Losses
 from binlogd.snapshot.writing.writer import schema_of
@@ -241,7 +241,7 @@ def _dumped_keys(
     values = [_read(readers[column.name], rows.rows) for column in columns]
     kind = plan.handle.kind
     keys = [key_of_values(kind, columns, each) for each in zip(*values, strict=True)]
-    return keys_as(keys, type_of_keys(plan))
+    return keys_of_changes(pa.array(keys, pa.binary()), type_of_keys(plan))
 
 
 # --- a dump's values, as if they came from the log ---------------------------------------------

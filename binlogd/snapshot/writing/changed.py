@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -39,16 +39,8 @@ def type_of_keys(plan: TablePlan) -> pa.DataType:
     return pa.binary() if is_text else pa.int64()
 
 
-def keys_as(keys: Sequence[bytes], type_: pa.DataType) -> pa.Array:
-    """Keys of `rowkey` in Arrow."""
-    if type_ != pa.int64():
-        return pa.array(keys, type_)
-    numbers = np.frombuffer(b"".join(keys), ">i8").astype(np.int64)
-    return pa.array(numbers)
-
-
 def keys_of_changes(keys: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Keys of `rowkey` that are in Arrow already."""
+    """Keys of `rowkey`, as a table keeps them."""
     return keys if type_ != pa.int64() else pa.array(key_numbers(keys).view(np.int64))
 
 

@@ -15,7 +15,6 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from binlogd.snapshot.formats.columns import ArrowColumn
@@ -152,10 +151,8 @@ def net(
     tables, tracker = dict(known.tables), known.tracker
 
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        part = attempt_name(context.partitionId()) if context else "0"
         wanted = map(net_changes, unpacked(batches, partial(name_in, tables)))
-        yield from write_changes(wanted, tables, tracker, target, part, options)
+        yield from write_changes(wanted, tables, tracker, target, attempt_name(), options)
 
     return parse_results(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
 

@@ -251,21 +251,21 @@ def write(packets: DataFrame, known: Catalog, target: FileTarget) -> list[Writte
     carried_on = [table_id for table_id, plan in tables.items() if plan.since_ts]
 
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        part = attempt_name(context.partitionId()) if context else "0"
         winners = winners_of(unpacked(batches, partial(name_in, tables)), carried_on)
         with target.of_task() as here:
-            yield from writer.write(winners, tables, tracker, here, part)
+            yield from writer.write(winners, tables, tracker, here, attempt_name())
 
     return parse_results(packets.mapInArrow(write_part, ddl_of(RESULTS)).collect())
 
 
-def attempt_name(number: int) -> str:
-    """The part that a task writes, `marks.part_of`, and which attempt of it this is. No other one
-    of the application has the same: that of a stage that is done again counts from 0 anew, and may
-    write while an executor that was taken for lost does."""
+def attempt_name(number: int | None = None) -> str:
+    """The part that a task writes, `marks.part_of`, by its number or that of its partition, and
+    which attempt of it this is. No other one of the application has the same: that of a stage that
+    is done again counts from 0 anew, and may write while an executor that was taken for lost does.
+    """
     context = TaskContext.get()
-    return f"{number:05d}.{context.taskAttemptId() if context else 0}"
+    part, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+    return f"{part if number is None else number:05d}.{attempt}"
 
 
 def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Written]:
