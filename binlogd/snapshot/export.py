@@ -254,7 +254,11 @@ def _begun(
         )
         log.info("export_resumed", commit_ts=spec.as_of, directory=str(job))
     report = marks.read_report(Path(spec.state))
-    return _Begun(job, spec, base, report, _session(options, machine, job))
+    scratch = job / "spark"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    session = machine.session(scratch, cores=options.cores, memory_mb=options.memory_mb)
+    return _Begun(job, spec, base, report, session)
 
 
 async def _staged(
@@ -437,13 +441,6 @@ def _spec(
         state=str((job / marks.STATE).absolute()),
         partitions=min(max(8, 2 * options.cores), 1 + log_bytes // PARTITION_BYTES),
     )
-
-
-def _session(options: ExportOptions, found: preflight.Machine, job: Path) -> SessionSpec:
-    scratch = job / "spark"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    return found.session(scratch, cores=options.cores, memory_mb=options.memory_mb)
 
 
 def manifest_of(

@@ -150,17 +150,13 @@ class ExportQueue:
         with closing(Threads(1, name="exports")) as files:
             async with stacked(files) as stack:
                 home = job_directory(self._data_dir, HOME_PREFIX)
-                await self._serve(
-                    WarmJob(await over(files.run(partial(stack.enter_context, home))))
-                )
-
-    async def _serve(self, warm: WarmJob) -> None:
-        try:
-            while True:  # until it is cancelled
-                await self._next(warm)
-                self.is_warm = warm.is_warm
-        finally:
-            await warm.end()
+                warm = WarmJob(await over(files.run(partial(stack.enter_context, home))))
+                try:
+                    while True:  # until it is cancelled
+                        await self._next(warm)
+                        self.is_warm = warm.is_warm
+                finally:
+                    await warm.end()
 
     async def _next(self, warm: WarmJob) -> None:
         try:

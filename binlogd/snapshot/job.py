@@ -120,7 +120,10 @@ def stage(
     target = FileTarget(
         spec.staging, spec.types, spec.rows_per_file_max, keys, kind, spec.state, send
     )
-    _begin(spec, known, plan.commit_ts, plan.resolved_ts)
+    if spec.state:
+        schema = hashlib.sha256(known.tracker).hexdigest()
+        begun = marks.Plan(plan.commit_ts, plan.resolved_ts, spec.partitions, schema)
+        marks.begin(Path(spec.state), begun)
     to = Spread.of(spec.partitions, plan.log_bytes)
     with progress(spark, "rows", say, _news(spec, known)):
         if spec.changes is None:
@@ -140,7 +143,11 @@ def stage(
 def _planned(spec: ExportSpec, log: LogHeads) -> tuple[JobPlan, list[bytes]]:
     """The plan, and what is read of each slice."""
     log_begins, commit_ts, resolved_ts = transactions.moment(log, spec)
-    changes_from = _changes_from(spec, commit_ts)
+    changes_from = Tso(spec.changes.from_ts if spec.changes else NO_TS)
+    if changes_from > commit_ts:
+        raise Refused(
+            f"--from {changes_from} lies behind {commit_ts}, up to where changes are wanted"
+        )
     if not spec.is_again:
         check_free(Path(spec.out), commit_ts, changes_from)
     since_ts = max(changes_from, Tso(spec.base_ts if spec.is_headless else NO_TS))
@@ -205,21 +212,6 @@ def _read_behind(spec: ExportSpec, known: Catalog) -> Tso:
     if spec.changes is not None:
         return Tso(spec.changes.from_ts)
     return min((plan.since_ts for plan in known.tables.values()), default=NO_TS)
-
-
-def _begin(spec: ExportSpec, known: Catalog, commit_ts: Tso, resolved_ts: Tso) -> None:
-    """Keeps what an earlier run of this very export had finished."""
-    if spec.state:
-        schema = hashlib.sha256(known.tracker).hexdigest()
-        plan = marks.Plan(commit_ts, resolved_ts, spec.partitions, schema)
-        marks.begin(Path(spec.state), plan)
-
-
-def _changes_from(spec: ExportSpec, commit_ts: Tso) -> Tso:
-    from_ts = Tso(spec.changes.from_ts if spec.changes else NO_TS)
-    if from_ts > commit_ts:
-        raise Refused(f"--from {from_ts} lies behind {commit_ts}, up to where changes are wanted")
-    return from_ts
 
 
 def _base(spec: ExportSpec, changes_from: Tso) -> Base | None:

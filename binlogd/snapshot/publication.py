@@ -55,15 +55,13 @@ async def published(
                 kind = "changes" if options.changes is not None else options.format
                 raise ConfigError(f"--out {store}: {kind} needs a directory, no object store")
             return await _uploaded(options, _opened(store, threads), progress)
-        root = options.out.absolute() / (lake or "")
-        if lake is not None:
-            url_of(lake, root)
-        result = await export(options, progress, borrow)
         if lake is None:
-            return result
-        path = result.path
+            return await export(options, progress, borrow)
+        root = options.out.absolute() / lake
+        url_of(lake, root)
+        result = await export(options, progress, borrow)
         registered = await threads.run(
-            lambda: register(lake, root, catalog, path, read_manifest(path))
+            lambda: register(lake, root, catalog, result.path, read_manifest(result.path))
         )
         return replace(result, registered=tuple(registered))
 
@@ -127,8 +125,8 @@ Commit = Callable[[TableEntry, list[Path], int], Registered]
 def register(
     lake: Lake, root: Path, catalog: str | None, snapshot: Path, manifest: Manifest
 ) -> list[Registered]:
-    """Commits every table of a snapshot into a lake with its tables below `root`; `catalog` names
-    an Iceberg catalog of the user's own.
+    """Commits every table of a snapshot into a lake with its tables below the absolute `root`;
+    `catalog` names an Iceberg catalog of the user's own.
 
     Each table gets one commit that replaces all files and carries the commit_ts: one that has it,
     or a later one, is left as it is. The files get a second name (a hard link) below the lake's own
@@ -137,7 +135,6 @@ def register(
     Raises ConfigError where the library is missing, LakeError with the table that cannot be
     committed.
     """
-    root = root.absolute()
     commit, found = _committer(lake, root, catalog), []
     for entry in manifest.tables:
         name = entry.files[0].name.partition("/")[0]

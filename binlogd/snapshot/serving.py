@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from binlogd.snapshot.process import gateway
-from binlogd.snapshot.process.session import EXPORT_SETTINGS, Say, rehearse, session
+from binlogd.snapshot.process.session import EXPORT_SETTINGS, rehearse, session
 from binlogd.snapshot.spec import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -37,7 +37,10 @@ def serve(
 
     The exit code is that of the last one.
     """
-    say = _speaker(events)
+
+    def say(event: Event) -> None:
+        os.write(events, msgspec.json.encode(event) + b"\n")
+
     try:
         spark, job = _started(first, jvm)
     except (PySparkException, Py4JError, OSError) as error:
@@ -62,10 +65,3 @@ def _started(
         if jvm is not None:
             gateway.connect(jvm, spec)
         return session(spec, EXPORT_SETTINGS), imported.result()[0]
-
-
-def _speaker(descriptor: int) -> Say:
-    def say(event: Event) -> None:
-        os.write(descriptor, msgspec.json.encode(event) + b"\n")
-
-    return say

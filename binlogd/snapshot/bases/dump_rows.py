@@ -111,13 +111,8 @@ _SQL_SPACE = re.compile(rb"(?:\s++|/\*(?:[^*]|\*(?!/))*+\*/\s*;?|--[^\n]*+\n)*+"
 _SQL_UTC = re.compile(rb"SET TIME_ZONE\s*=\s*'\+00:00'")
 _SQL_NAME = rb"`(?:[^`]|``)*+`"
 _SQL_HEAD = re.compile(
-    rb"INSERT INTO (?:"
-    + _SQL_NAME
-    + rb"\.)?"
-    + _SQL_NAME
-    + rb"\s*(\((?:[^)`]|"
-    + _SQL_NAME
-    + rb")*+\))?\s*VALUES\s*"
+    rb"INSERT INTO (?:%b\.)?%b\s*(\((?:[^)`]|%b)*+\))?\s*VALUES\s*"
+    % (_SQL_NAME, _SQL_NAME, _SQL_NAME)
 )
 _SQL_ROW = re.compile(
     rb"\(\s*(" + _SQL_VALUE + rb"(?:\s*,\s*" + _SQL_VALUE + rb")*+)\s*\)\s*([,;])\s*", re.DOTALL

@@ -231,15 +231,11 @@ class Followed:
                 continue
             elif isinstance(move, PartitionsEnded):
                 return None
+            elif move.after.partitioning is None:
+                owner = place = move.after.id
             else:
-                owner = move.after.id
-                place = self._spread(number, move, values)
+                owner, place = move.after.id, self._places(number, move.after).find(values)
         return Home(owner, place)
-
-    def _spread(self, number: int, move: PartitionsSpread, values: Mapping[int, Value]) -> int:
-        if move.after.partitioning is None:
-            return move.after.id
-        return self._places(number, move.after).find(values)
 
     def _places(self, number: int, after: Table) -> PartitionLookup:
         places = self._after.get(number)

@@ -86,6 +86,7 @@ def changed(handle: Handle, table: TableRows, *, keeps_gone: bool = False) -> Ch
     seqs = seq[of_change]
     seqs[len(seqs) - len(left) :] -= 1
     inserts = table.inserts
+    inserted_rows = stretches(inserts, inserts.begins, inserts.ends)
     moved = np.flatnonzero(is_move[is_update]).tolist() if keeps_gone else ()
     left_rows = (
         pa.array([both_images(handle, table.updates[each]).old for each in moved], pa.binary())
@@ -100,14 +101,7 @@ def changed(handle: Handle, table: TableRows, *, keeps_gone: bool = False) -> Ch
         seqs.astype(np.int32),
         np.repeat(np.array([INSERT, UPDATE, DELETE, DELETE], np.uint8), sizes),
         table.schema_version[of[of_change]],
-        pa.concat_arrays(
-            [
-                stretches(inserts, inserts.begins, inserts.ends),
-                news.rows,
-                deleted_rows,
-                left_rows,
-            ]
-        ),
+        pa.concat_arrays([inserted_rows, news.rows, deleted_rows, left_rows]),
     )
 
 

@@ -53,11 +53,7 @@ def _read_heads(spark: SparkSession, tasks: Sequence[Task]) -> pa.Table:
             yield packed(place, heads(part))
 
     rows = per_task(spark, len(tasks), read, PACKED).collect()
-    found = [(row["number"], bytes(row["heads"]), bytes(row["ddl"])) for row in rows]
-    arrays = [
-        pa.array([row[place] for row in found], field.type) for place, field in enumerate(PACKED)
-    ]
-    return pa.Table.from_arrays(arrays, schema=PACKED)
+    return pa.Table.from_pylist([row.asDict() for row in rows], PACKED)
 
 
 def _keep_heads(path: Path, parts: Sequence[Slice], found: pa.Table) -> None:

@@ -37,10 +37,9 @@ def published_name(commit_ts: Tso, from_ts: Tso = NO_TS) -> str:
 
 def published_path(out: Path, commit_ts: Tso, from_ts: Tso = NO_TS) -> Path | None:
     """Where it is, if it is there; the last one of several."""
-    name, found = published_name(commit_ts, from_ts), None
-    for number in range(1, _again(out, name)):
-        found = out / _numbered(name, number)
-    return found
+    name = published_name(commit_ts, from_ts)
+    there = _again(out, name) - 1
+    return out / _numbered(name, there) if there else None
 
 
 def check_free(out: Path, commit_ts: Tso, from_ts: Tso = NO_TS) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from binlogd.errors import MissingDdlJob, Refused, Unfit
 from binlogd.snapshot.bases.choice import UnusableBase
 from binlogd.snapshot.log.moves import Moves
-from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
+from binlogd.snapshot.log.rowkey import Handle, HandleKind
 from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base, BaseReuse, BaseTable, carry
 from binlogd.snapshot.tables.moving import MOVING, Moving, Seen
@@ -141,10 +141,8 @@ def catalog(
     for named, info in walk.tracker.tables():
         if info.is_view or info.is_sequence or named.database.lower() in ignored:
             continue
-        plan = _plan(named.database, info, walk.shown(info), walk.rewritten.get(info.id, ()))
-        plan = replace(plan, handle=walk.moving.handle(info))
         try:
-            plans[info.id] = _sourced(plan, walk, origin)
+            plans[info.id] = _sourced(_plan(named.database, info, walk), walk, origin)
         except _Lost as lost:
             left_out.append(LeftOut(named.database, named.table, str(lost)))
     passed_over, moves = _ids_of(jobs) - plans.keys(), walk.moving.reaching(plans)
@@ -195,9 +193,8 @@ def _check_told(walk: _Walk, table_id: int, origin: Origin) -> None:
     from_ts, tainted = origin.changes_from, walk.reasons.get(table_id)
     if tainted is not None and tainted.commit_ts > from_ts:
         raise _Lost(tainted.text)
-    if origin.has_rows:
-        return
-    if any(each.commit_ts > from_ts for each in walk.moved.get(table_id, ())):
+    moved = walk.moved.get(table_id, ())
+    if not origin.has_rows and any(each.commit_ts > from_ts for each in moved):
         raise _Lost(_MOVED)
 
 
@@ -225,15 +222,11 @@ def _carried(plan: TablePlan, walk: _Walk, base: Base | None) -> BaseReuse | Non
     return replace(carried, moves=moves, at_version=walk.base_version)
 
 
-def _ids_of(jobs: Iterable[Job]) -> frozenset[int]:
+def _ids_of(jobs: Sequence[Job]) -> frozenset[int]:
     """Every table and partition that the history names."""
-    ids: set[int] = set()
-    for job in jobs:
-        ids.add(job.table_id)
-        for info in (job.table, *job.tables):
-            if info is not None:
-                ids.add(info.id)
-                ids.update(info.partition_ids)
+    ids = {job.table_id for job in jobs}
+    for info in (info for job in jobs for info in (job.table, *job.tables) if info is not None):
+        ids |= {info.id, *info.partition_ids}
     return frozenset(ids)
 
 
@@ -427,9 +420,8 @@ def _rewritten(before: Table, after: Table, job: Job) -> list[Rewritten]:
 # --- one table -------------------------------------------------------------------------------
 
 
-def _plan(
-    database: str, info: Table, shown: Sequence[Column], rewritten: Sequence[Rewritten]
-) -> TablePlan:
+def _plan(database: str, info: Table, walk: _Walk) -> TablePlan:
+    shown, rewritten = walk.shown(info), walk.rewritten.get(info.id, ())
     present = {column.id for column in info.columns}
     # of columns that rows from before their rewriting still hold, or lack in their old way
     gone = (each.old for each in rewritten if each.old.id not in present)
@@ -437,8 +429,8 @@ def _plan(
     return TablePlan(
         database=database,
         info=replace(info, columns=(*info.columns, *ghosts)),
-        handle=handle_of(info),
+        handle=walk.moving.handle(info),
         columns=tuple(column for column in shown if not column.is_virtual),
         left_out_columns=tuple(column.name for column in shown if column.is_virtual),
-        rewritten=tuple(rewritten),
+        rewritten=rewritten,
     )

@@ -90,15 +90,13 @@ class Moving:
         self._take_turn(before.id, past.turn)
         if plain is not None:
             self.know(replace(plain, id=past.heir), job.schema_version)
-            moved = Swapped(job.schema_version, before.id, past.heir, plain.id, after)
-            self._moves.append(moved)
+            move: Move = Swapped(job.schema_version, before.id, past.heir, plain.id, after)
         elif job.type == ActionType.TRUNCATE_TABLE_PARTITION:
-            self._moves.append(PartitionsEnded(job.schema_version, before.id, past.gone.ids))
+            move = PartitionsEnded(job.schema_version, before.id, past.gone.ids)
         else:
             self._note_twice(job, before, past.gone.ids)
-            self._moves.append(
-                PartitionsSpread(job.schema_version, before.id, past.gone.ids, after)
-            )
+            move = PartitionsSpread(job.schema_version, before.id, past.gone.ids, after)
+        self._moves.append(move)
 
     def take(
         self, job: Job, after: Table, is_rewritten: Mapping[int, object], commit_ts: int
@@ -174,10 +172,17 @@ class Moving:
                 PartitionLookup(after)
             return PartitionsSpread(job.schema_version, before.id, None, after)
         gone = frozenset(before.partition_ids) - frozenset(after.partition_ids)
-        if job.type == ActionType.REORGANIZE_PARTITION:
-            return self._reorganized(job, before, after, gone)
-        PartitionLookup(before)
-        PartitionLookup(after)
+        is_spread = job.type == ActionType.REORGANIZE_PARTITION
+        try:
+            PartitionLookup(before)
+            PartitionLookup(after)
+        except Unplaceable:
+            if is_spread:
+                return None  # wherever rows lie, they stay in their table
+            raise
+        if is_spread:
+            self._note_twice(job, before, gone)
+            return PartitionsSpread(job.schema_version, before.id, gone, after)
         return PartitionsEnded(job.schema_version, before.id, gone)
 
     def _turn(self, job: Job, commit_ts: int) -> Turn:
@@ -193,18 +198,6 @@ class Moving:
 
     def _take_turn(self, table_id: int, turn: Turn) -> None:
         self._turns[table_id] = (*self._turns.get(table_id, ()), turn)
-
-    def _reorganized(
-        self, job: Job, before: Table, after: Table, gone: frozenset[int]
-    ) -> Move | None:
-        """Where nobody can tell the partitions, rows stay in their table all the same."""
-        try:
-            PartitionLookup(before)
-            PartitionLookup(after)
-        except Unplaceable:
-            return None
-        self._note_twice(job, before, gone)
-        return PartitionsSpread(job.schema_version, before.id, gone, after)
 
     def _note_twice(self, job: Job, before: Table, gone: frozenset[int]) -> None:
         if handle_of(before).kind is HandleKind.HIDDEN and job.snapshot_ts:
@@ -222,8 +215,6 @@ class Moving:
             ids = {after.id, job.table_id, *after.partition_ids, *gone}
             return Touched(frozenset(ids), f"{_EXCHANGED}, of a table that nobody knows")
         (freed,) = gone
-        heirs = ((freed, plain.id),)
-        touched = frozenset({after.id, freed})
         reason = ""
         if "WITHOUT VALIDATION" in job.query.upper():
             reason = "and WITHOUT VALIDATION lets rows lie in any partition"
@@ -236,10 +227,10 @@ class Moving:
             reason = f"and {error}"
         self.know(replace(plain, id=freed), job.schema_version)
         if not reason:
-            turn = self._turn(job, commit_ts)
-            self._take_turn(after.id, turn)
+            self._take_turn(after.id, self._turn(job, commit_ts))
             self._moves.append(Swapped(job.schema_version, after.id, freed, plain.id, after))
-        return Touched(touched, f"{_EXCHANGED}, {reason}" if reason else "", heirs)
+        reason = f"{_EXCHANGED}, {reason}" if reason else ""
+        return Touched(frozenset({after.id, freed}), reason, heirs=((freed, plain.id),))
 
 
 def _heirs(job: Job, after: Table) -> tuple[tuple[int, int], ...]:

@@ -107,23 +107,18 @@ class TableWriter:
             self._passed += int(np.count_nonzero(is_put))
             return
         try:
-            if self._gone is not None:
-                self._add_gone(self._gone, winners)
+            if self._gone is not None:  # the rows that keys held before they changed
+                arrays, was_there = self._arrays.befores(winners)
+                rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+                self._gone.add(winners["key"], rows, was_there=was_there)
             self._take(winners.filter(pa.array(is_put)))
         except Unconvertible as error:
             self._problem = str(error)
 
-    def _add_gone(self, gone: GoneRows, winners: pa.RecordBatch) -> None:
-        """Puts down the rows that keys held before they changed."""
-        arrays, was_there = self._arrays.befores(winners)
-        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        gone.add(winners["key"], rows, was_there=was_there)
-
     def _take(self, puts: pa.RecordBatch) -> None:
         arrays = self._arrays.arrays(puts, self._files.losses)
-        keys = None
-        if self._key_type is not None:
-            keys = keys_of_changes(puts.column("key"), self._key_type)
+        type_ = self._key_type
+        keys = keys_of_changes(puts.column("key"), type_) if type_ is not None else None
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._files.add(batch, keys, puts.column("row").nbytes)
 
@@ -137,7 +132,12 @@ class TableWriter:
     def close(self) -> list[Written]:
         """Finishes the last file. What was written, or the problem."""
         if self._done is not None:
-            return self._taken(self._done)
+            if (rows := sum(each.file.rows for each in self._done)) != self._passed:
+                raise Corrupt(
+                    f"{self._plan.label}: the export that is resumed had {rows} rows where the log"
+                    f" has {self._passed}; export without --resume"
+                )
+            return self._done
         done = self._files.close()
         for each in (self._changed, self._gone):
             if each is not None:
@@ -145,15 +145,6 @@ class TableWriter:
         if self._problem:
             return [Written(self.table_id, problem=self._problem)]
         self._target.finish(self.table_id, self._part, done)
-        return done
-
-    def _taken(self, done: list[Written]) -> list[Written]:
-        rows = sum(each.file.rows for each in done)
-        if rows != self._passed:
-            raise Corrupt(
-                f"{self._plan.label}: the export that is resumed had {rows} rows where the log has"
-                f" {self._passed}; export without --resume"
-            )
         return done
 
 
