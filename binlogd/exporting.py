@@ -25,7 +25,7 @@ from binlogd.snapshot.process.launcher import Borrow, Notice
 from binlogd.snapshot.publication import Destination, published
 from binlogd.snapshot.publishing.file_systems import without_secrets
 from binlogd.snapshot.spec import Progress
-from binlogd.tidb.model import job_from_json
+from binlogd.tidb.model import jobs_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso
 from binlogd.upstream.store import UpstreamStore
@@ -135,14 +135,13 @@ async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[Export
     _check_data_dir(setup.data_dir, has_log=not request.archive)
     jobs, cluster_id = await _history(setup)
     history = b"[" + b",".join(jobs) + b"]"
-    options = _plain_options(request, out, setup.data_dir, history)
-    options = replace(options, cluster_id=cluster_id)
+    plain = _plain_options(request, out, setup.data_dir, history)
+    options = replace(plain, cluster_id=cluster_id)
     if not request.archive:
         yield options
         return
     with job_directory(out, ".archive-log-") as directory:
-        parsed = [job_from_json(job) for job in jobs]
-        write_archive_log(Path(request.archive), parsed, directory / "log")
+        write_archive_log(Path(request.archive), jobs_from_json(history), directory / "log")
         yield replace(options, data_dir=directory / "log")
 
 

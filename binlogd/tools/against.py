@@ -96,9 +96,7 @@ async def _verdict(
         reason = "has rows that are too long for the server's max_allowed_packet to be summed up"
     elif compared and there != ours:
         reason = "has other values"
-    said: tuple[str, ...] = ()
-    if reason:
-        said = await _differing(session, snapshot, manifest, table, compared)
+    said = await _differing(session, snapshot, manifest, table, compared) if reason else ()
     return verdict(reason, left_out, said)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def write_archive_log(files: Path, jobs: Sequence[Job], data_dir: Path) -> int:
     if not paths:
         raise ConfigError(f"{files}: no binlog-* files of a file sink are there")
     count = 0
-    with _Log(data_dir) as log:
+    with closing(_Log(data_dir)) as log:
         for payloads in _binlogs(paths, jobs):
             log.append(payloads)
             count += 1
@@ -91,10 +92,7 @@ class _Log:
         for payload in payloads:
             self._size += self._file.write(encode(payload))
 
-    def __enter__(self) -> _Log:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
 

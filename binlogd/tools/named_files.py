@@ -156,9 +156,8 @@ def _jobs(files: Sequence[Path], newest: Path) -> Iterator[Job]:
 
 def _head_ts(file: Path, newest: Path) -> Tso | None:
     """What the head of a relay file says; None where it has none yet."""
-    for frame, _ in relay_frames(file, is_last=file == newest):
-        return frame.commit_ts
-    return None
+    frames = relay_frames(file, is_last=file == newest)
+    return next((frame.commit_ts for frame, _ in frames), None)
 
 
 def relay_frames(file: Path, *, is_last: bool) -> Iterator[tuple[FramePlace, bytes]]:

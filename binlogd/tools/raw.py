@@ -73,8 +73,7 @@ class RawReader:
         if body.is_setval:
             return NamedDdl("", query), "a sequence's next batch, no DDL"
         if job is None:
-            note = f"its job {body.ddl_job_id} is not in the schema history"
-            return NamedDdl("", query), note
+            return NamedDdl("", query), f"its job {body.ddl_job_id} is not in the schema history"
         effect = self._schema.apply(job, body.ddl_schema_state)
         database = "" if job.type in _WITHOUT_DATABASE else effect.name.database
         note = ""

@@ -83,9 +83,7 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
             files.setdefault(path.parent, []).append(path)
         else:
             raise ConfigError(f"{path}: there is no such file or directory")
-    for directory, chosen in files.items():
-        found.append(_files(directory, chosen))
-    return found
+    return found + [_files(directory, chosen) for directory, chosen in files.items()]
 
 
 def transactions(

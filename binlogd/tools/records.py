@@ -92,10 +92,10 @@ def _of_files(source: Source, meter: Meter) -> Iterator[RecordLine]:
     meter.total_bytes += sum(file.stat().st_size for file in source.files)
     for file in source.files:
         for record in records_of(file, is_last=file == source.newest):
-            meter.read_bytes += record.end - record.offset
+            size_bytes = record.end - record.offset
+            meter.read_bytes += size_bytes
             head = head_at(file, record)
             kind = "ddl" if head.is_ddl else "rows"
             detail = "secondary" if is_secondary(record.payload) else "pb"
             place = FilePosition(file, record.offset)
-            size_bytes = record.end - record.offset
             yield RecordLine(place, size_bytes, kind, NO_TS, head.commit_ts, detail)

@@ -148,19 +148,16 @@ def by_row(log: SearchedLog, question: Question, found: Found) -> None:
     Raises Corrupt, OSError, ConfigError; NothingFound for a table that the schema history does not
     know.
     """
-    wanted = (
-        TableFilter(do_tables=table_patterns([question.table], "table"), ignored_databases=())
-        if question.table
-        else None
-    )
-    if wanted is not None:
+    start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
+    parts, ddls, wanted = _slices(start, stop), list[Tso](), None
+    if question.table:
+        patterns = table_patterns([question.table], "table")
+        wanted = TableFilter(do_tables=patterns, ignored_databases=())
         _expect_known(log.jobs, wanted, question.table)
         _expect_columns(log.jobs, wanted, question)
-    start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
-    parts, ddls = _slices(start, stop), list[Tso]()
-    if wanted is not None and (rows_index := indexed(log.sources, log.jobs)):
-        parts = _picked(rows_index, wanted, question.row, start, stop)
-        ddls = [Tso(ts) for frame in rows_index for ts in frame.head.ddls]
+        if rows_index := indexed(log.sources, log.jobs):
+            parts = _picked(rows_index, wanted, question.row, start, stop)
+            ddls = [Tso(ts) for frame in rows_index for ts in frame.head.ddls]
     for begin, end, only in parts:
         newest: list[FoundTransaction] = []
         for transaction, rows in chosen(log.read(begin, end, only, ddls), wanted):
