@@ -141,7 +141,9 @@ async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[Export
         yield options
         return
     with job_directory(out, ".archive-log-") as directory:
-        write_archive_log(Path(request.archive), jobs_from_json(history), directory / "log")
+        write_archive_log(
+            local_path(request.archive) or Path(), jobs_from_json(history), directory / "log"
+        )
         yield replace(options, data_dir=directory / "log")
 
 
@@ -204,7 +206,8 @@ async def _history(setup: Setup) -> tuple[list[bytes], int | None]:
 
 def holds_segments(archive: str) -> bool:
     """Whether it is an archive of segments, and not the files of a file sink."""
-    return "://" in archive or Path(local_path(archive) or "", CATALOG_NAME).exists()
+    path = local_path(archive)
+    return path is None or (path / CATALOG_NAME).exists()
 
 
 def _where(setup: Setup, out: str) -> tuple[Destination, Path]:

@@ -101,7 +101,11 @@ async def _uploaded(options: ExportOptions, store: Store, progress: Notice) -> E
         same = next((each for each in there if each.commit_ts == result.commit_ts), None)
         if same is not None and not options.is_again:
             where, is_new = f"{store.place}/{same.name}", False
-            check_form(options, await store.manifest(same.name), where)
+            try:
+                check_form(options, await store.manifest(same.name), where)
+            except Refused:  # of no use to the next export of that moment
+                _unstage(options.out)
+                raise
         else:
             manifest, is_new = read_manifest(result.path), True
             name = await store.upload(
@@ -109,11 +113,16 @@ async def _uploaded(options: ExportOptions, store: Store, progress: Notice) -> E
             )
             where = f"{store.place}/{name}"
         removed = await store.remove_surplus(options.keep) if options.keep else []
-        for each in options.out.glob("[!.]*"):  # what begins with a dot is its owner's
-            each.unlink() if each.is_symlink() else shutil.rmtree(each, ignore_errors=True)
-        with suppress(OSError):  # an export that comes next has begun
-            options.out.rmdir()
+        _unstage(options.out)
     return replace(result, stored=where, is_new=is_new, removed=tuple(map(Path, removed)))
+
+
+def _unstage(out: Path) -> None:
+    for each in out.glob("[!.]*"):  # what begins with a dot is its owner's
+        is_directory = each.is_dir() and not each.is_symlink()
+        shutil.rmtree(each, ignore_errors=True) if is_directory else each.unlink()
+    with suppress(OSError):  # an export that comes next has begun
+        out.rmdir()
 
 
 # --- the tables of a lake -----------------------------------------------------------------------

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from binlogd.drainer.files.log import first_ts_of, records_of
+from binlogd.drainer.files.tail import head_at
 from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import PbReader, head_of
@@ -91,7 +92,7 @@ def _first_ts(file: Path, newest: Path) -> Tso | None:
     if first_ts is not None:
         return first_ts
     for record in records_of(file, is_last=file == newest):
-        return head_of(record.payload).commit_ts
+        return head_at(file, record).commit_ts
     return None
 
 

@@ -97,6 +97,8 @@ def point_to_latest(out: Path) -> None:
         making.replace(pointer)
         sync_directory(out)
     except OSError as error:
+        with suppress(OSError):
+            making.unlink(missing_ok=True)
         why = (
             f"{pointer}: {error.strerror}; {newest.name} is published, and LATEST does not name it"
         )

@@ -9,9 +9,11 @@ from unittest.mock import ANY
 
 import pytest
 
+from binlogd.archive.catalog import CATALOG_NAME
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError, Refused
+from binlogd.exporting import holds_segments
 from binlogd.snapshot.check import check
 from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.log.packets import Spread
@@ -43,6 +45,15 @@ async def test_an_archive_gives_the_snapshots_that_the_log_gives(tmp_path: Path)
         snapshot = export.snapshot(as_of)
         wanted = as_of or Tso(read_manifest(snapshot).commit_ts)
         check_against_model(snapshot, workload, wanted)
+
+
+@pytest.mark.parametrize("before", ["", "file:", "file://"])
+def test_each_spelling_of_a_path_tells_an_archive_of_segments_from_files(
+    before: str, tmp_path: Path
+) -> None:
+    assert not holds_segments(f"{before}{tmp_path}")
+    (tmp_path / CATALOG_NAME).touch()
+    assert holds_segments(f"{before}{tmp_path}")
 
 
 def test_executors_make_of_an_archive_the_snapshot_of_one_machine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 
 from binlogd.errors import ConfigError, GaveUp, Refused, Unavailable
 from binlogd.host.disk import alone_in
-from binlogd.snapshot.export import ExportOptions
+from binlogd.snapshot.export import FAILURE_LOG, ExportOptions
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.snapshot.publication import published, stored
@@ -67,6 +68,7 @@ async def test_a_stored_snapshot_of_another_form_is_not_taken_for_the_one_asked_
     snapshot(tmp_path / "two", 100, ROWS, kind=FileKind("csv"))
     with pytest.raises(Refused, match=f"{first.stored} is there already, as parquet"):
         await published(replace(asked, format="csv"), store)
+    assert not asked.out.exists()
 
 
 async def test_an_upload_leaves_alone_what_another_export_is_at(tmp_path: Path) -> None:
@@ -75,6 +77,7 @@ async def test_an_upload_leaves_alone_what_another_export_is_at(tmp_path: Path) 
     with job_directory(asked.out, ".staging-") as other:
         assert (await published(asked, store)).is_new
         assert [path.name for path in asked.out.iterdir()] == [other.name]
+        (asked.out / FAILURE_LOG).touch()
         with alone_in(asked.out, ""), pytest.raises(Unavailable, match="has an export on its way"):
             await published(asked, store)
     await published(options(tmp_path / "here", 200), store)
@@ -107,6 +110,7 @@ async def test_a_snapshot_is_said_to_be_there_where_latest_cannot_name_it(tmp_pa
     (tmp_path / "LATEST").mkdir()
     with pytest.raises(GaveUp, match="LATEST: Is a directory; snapshot-100 is published"):
         options(tmp_path, 100)
+    assert set(os.listdir(tmp_path)) == {"LATEST", "snapshot-100"}
     asked = replace(options(tmp_path / "other", 100), out=tmp_path)
     with pytest.raises(GaveUp, match="LATEST: Is a directory; snapshot-100 is published"):
         await published(asked)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.files.log import compressed_name
+from binlogd.drainer.files.log import compressed_name, encode_record
 from binlogd.drainer.messages.named import NamedRow, RowKind
 from binlogd.errors import ConfigError, CorruptRecord, CorruptRelay
 from binlogd.host.disk import PosixDisk
@@ -186,6 +186,15 @@ def test_a_file_that_is_compressed_while_it_is_read_is_found_under_its_new_name(
     packed.unlink()
     with pytest.raises(FileNotFoundError):
         next(transactions([source], CommitWindow(), meter=Meter()))
+
+
+def test_a_record_that_is_none_is_named_where_the_first_file_is_looked_for(tmp_path: Path) -> None:
+    for number in range(2):
+        record = encode_record(b"\xff junk")
+        (tmp_path / f"binlog-000000000000000{number}-20260101000000").write_bytes(record)
+    stream = transactions(find_sources([tmp_path]), CommitWindow(Tso(5)), meter=Meter())
+    with pytest.raises(CorruptRelay, match=r"binlog-0000000000000001.* at offset 0"):
+        next(stream)
 
 
 def test_damage_is_named_with_path_and_offset_after_all_that_is_whole(tmp_path: Path) -> None:
