@@ -50,7 +50,7 @@ class Calls:
         if self._router.has_rules:
             begun = {edit.begin for edit in edits}
             edits += [each for each in self._qualified(found) if each.begin not in begun]
-        return applied(statement, sorted(edits, key=lambda edit: edit.begin))
+        return applied(statement, edits)
 
     def _after_keywords(
         self, found: Sequence[Word], database: str, made: Table | None, other: Named | None

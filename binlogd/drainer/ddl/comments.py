@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from binlogd.drainer.ddl.marks import Edit, applied
+from binlogd.drainer.ddl.marks import Edit, applied, values_of
 from binlogd.tidb.ddl_text import PRINTED, words, words_and_comments
 
 _IN_DOUBLE_QUOTES = re.compile(r"""\\(.)|""|'""", re.DOTALL)
@@ -73,9 +73,8 @@ def check_printed(statement: str, typed: str) -> None:
     """Raises TwoReadings where TiDB's printer leaves it open what was a value: it prints the name
     of an engine, which may be any string, without quotes."""
     found = words(typed)
-    for at, word in enumerate(found[:-1]):
-        value = found[min(at + 1 + (found[at + 1].text == "="), len(found) - 1)]
-        if not word.says("ENGINE") or value.kind not in ("text", "quoted"):
+    for value in (found[at] for _, at in values_of(found, "ENGINE")):
+        if value.kind not in ("text", "quoted"):
             continue
         name = value.text[1:-1] if value.kind == "text" else value.text
         if not _ENGINE.fullmatch(name):

@@ -91,11 +91,7 @@ def _columns_added(found: list[Word], begin: int, end: int) -> list[tuple[int, i
 def without_foreign_keys(statement: str) -> str:
     """A CREATE or ALTER TABLE without its foreign keys; "" if nothing else was in it."""
     found = words(statement)
-    is_create = begins(statement, "CREATE", "TABLE")
-    if not is_create and not begins(statement, "ALTER", "TABLE"):
-        return statement
-    first = behind_the_name(found)
-    parts = parts_of(found, 2, depth=1) if is_create else parts_of(found, first, depth=0)
+    parts = _of_table(statement, found)
     kept = [(a, b) for a, b in parts if not _is_about(found[a:b], "FOREIGN")]
     if len(kept) == len(parts):
         return statement
@@ -297,13 +293,7 @@ def _with_marked_visibility(statement: str) -> str:
 def _with_marked_parts(statement: str, left_out: list[str]) -> str:
     """Indexes over expressions, and ALTER INDEX, in comments that only a MySQL 8 reads."""
     found = words(statement)
-    if begins(statement, "ALTER", "TABLE"):
-        first = behind_the_name(found)
-        parts = parts_of(found, first, depth=0)
-    elif begins(statement, "CREATE", "TABLE"):
-        parts = parts_of(found, 2, depth=1)
-    else:
-        return statement
+    parts = _of_table(statement, found)
     versions = [_version_needed(found[begin:end]) for begin, end in parts]
     leading = next((at for at, version in enumerate(versions) if not version), len(parts))
     edits = []
@@ -319,6 +309,13 @@ def _with_marked_parts(statement: str, left_out: list[str]) -> str:
 def behind_the_name(found: Sequence[Word]) -> int:
     """Where an ALTER TABLE says what is to be done."""
     return 5 if len(found) > 3 and found[3].text == "." else 3
+
+
+def _of_table(statement: str, found: list[Word]) -> list[tuple[int, int]]:
+    """The parts of a CREATE or ALTER TABLE; [] of any other statement."""
+    if begins(statement, "ALTER", "TABLE"):
+        return parts_of(found, behind_the_name(found), depth=0)
+    return parts_of(found, 2, depth=1) if begins(statement, "CREATE", "TABLE") else []
 
 
 def parts_of(found: list[Word], first: int, *, depth: int) -> list[tuple[int, int]]:

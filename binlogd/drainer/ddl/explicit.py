@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from binlogd.drainer.ddl.comments import printed_anew
 from binlogd.drainer.ddl.edits import begins, behind_the_name, literal
-from binlogd.drainer.ddl.marks import Edit, applied
+from binlogd.drainer.ddl.marks import Edit, applied, depths_of, values_of
 from binlogd.tidb.ddl_text import Word, escaped, words
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, Database, Job, Table
@@ -50,9 +50,8 @@ def explicit_database(statement: str, database: Database) -> str:
     name = next((word for word in found[2:] if not word.says("IF", "NOT", "EXISTS")), None)
     if not begins(statement, "CREATE") or name is None:
         return statement
-    end = name.end
     text = f" CHARACTER SET = {database.charset} COLLATE = {database.collate}"
-    return applied(statement, [Edit(end, end, text)])
+    return applied(statement, [Edit(name.end, name.end, text)])
 
 
 def explicit_view(statement: str, job: Job) -> str:
@@ -70,7 +69,7 @@ def explicit_table(statement: str, info: Table) -> str:
     found = words(statement)
     if not begins(statement, "CREATE", "TABLE") and not begins(statement, "ALTER", "TABLE"):
         return statement
-    depths = _depths(found)
+    depths = depths_of(found)
     edits = []
     for at, value in _charsets(found):
         scope = _scope(found, depths, at)
@@ -87,7 +86,7 @@ def with_timestamps_in_utc(statement: str, info: Table) -> str:
     if not begins(statement, "CREATE", "TABLE") and not begins(statement, "ALTER", "TABLE"):
         return statement
     found = words(statement)
-    depths = _depths(found)
+    depths = depths_of(found)
     edits = []
     for at, word in enumerate(found[:-1]):
         if not word.says("DEFAULT") or depths[at] > 1:
@@ -129,13 +128,9 @@ def _is_create(found: Sequence[Word]) -> bool:
 
 def _charsets(found: Sequence[Word]) -> Iterator[tuple[int, int]]:
     """Where a character set is named: its keyword, and the name."""
-    for at, word in enumerate(found):
-        value = at + 1 if word.says("CHARSET") else 0
-        if word.says("CHARACTER") and at + 1 < len(found) and found[at + 1].says("SET"):
-            value = at + 2
-        if value and value < len(found) and found[value].text == "=":
-            value += 1
-        if value and value < len(found) and found[value].kind in ("bare", "quoted", "text"):
+    for at, value in values_of(found, "CHARSET", "SET"):
+        is_charset = found[at].says("CHARSET") or (at > 0 and found[at - 1].says("CHARACTER"))
+        if is_charset and found[value].kind in ("bare", "quoted", "text"):
             yield at, value
 
 
@@ -150,18 +145,6 @@ def _matching(charset: Word, of: Database | Table | Column) -> str:
 
 def _collation(after: Word, collation: str) -> Edit:
     return Edit(after.end, after.end, f" COLLATE {collation}" if collation else "")
-
-
-def _depths(found: Sequence[Word]) -> list[int]:
-    """How many parentheses each word is in; the parentheses themselves count as outside."""
-    depths, depth = [], 0
-    for word in found:
-        if word.kind == "sign" and word.text == ")":
-            depth -= 1
-        depths.append(depth)
-        if word.kind == "sign" and word.text == "(":
-            depth += 1
-    return depths
 
 
 def _scope(found: Sequence[Word], depths: Sequence[int], at: int) -> list[int]:

@@ -120,6 +120,26 @@ def in_marks(found: Sequence[Word]) -> set[int]:
     return within
 
 
+def values_of(found: Sequence[Word], *options: str) -> Iterator[tuple[int, int]]:
+    """Where one of these options is, and its value."""
+    for at, word in enumerate(found[:-1]):
+        value = at + 1 + (found[at + 1].text == "=")
+        if word.says(*options) and value < len(found):
+            yield at, value
+
+
+def depths_of(found: Sequence[Word]) -> list[int]:
+    """How many parentheses each word is in; the parentheses themselves count as outside."""
+    depths, depth = [], 0
+    for word in found:
+        if word.kind == "sign" and word.text == ")":
+            depth -= 1
+        depths.append(depth)
+        if word.kind == "sign" and word.text == "(":
+            depth += 1
+    return depths
+
+
 def _documents(found: Sequence[Word]) -> Iterator[Stretch]:
     """The JSON `null` as a DEFAULT (`added`): MySQL takes none of JSON, and needs none."""
     for at, word in enumerate(found[:-2]):
@@ -129,10 +149,7 @@ def _documents(found: Sequence[Word]) -> Iterator[Stretch]:
 
 def _collations(found: Sequence[Word]) -> Iterator[Stretch]:
     inside = in_marks(found)
-    for at, word in enumerate(found[:-1]):
-        value = at + 1 + (found[at + 1].text == "=")
-        if not word.says("COLLATE") or value >= len(found):
-            continue
+    for at, value in values_of(found, "COLLATE"):
         theirs = found[value].text.strip("'\"").lower()
         ours = _COLLATIONS.get(theirs)
         if ours is not None and at not in inside:
@@ -170,13 +187,9 @@ def _nulls(found: Sequence[Word]) -> Iterator[Stretch]:
 
 def _engines(found: Sequence[Word]) -> Iterator[Stretch]:
     """TiDB reads any engine and has one; another of MariaDB's could not be written to safely."""
-    depth = 0
-    for at, word in enumerate(found[:-1]):
-        depth += (word.text == "(") - (word.text == ")") if word.kind == "sign" else 0
-        value = at + 1 + (found[at + 1].text == "=")
-        if not word.says("ENGINE") or depth or value >= len(found):
-            continue
-        if found[value].kind in ("bare", "quoted", "text"):
+    depths = depths_of(found)
+    for at, value in values_of(found, "ENGINE"):
+        if not depths[at] and found[value].kind in ("bare", "quoted", "text"):
             yield value, value, 0, "InnoDB"
 
 
@@ -187,9 +200,8 @@ def _validation(found: Sequence[Word]) -> Iterator[Stretch]:
 
 
 def _encryption(found: Sequence[Word]) -> Iterator[Stretch]:
-    for at, word in enumerate(found[:-1]):
-        value = at + 1 + (found[at + 1].text == "=")
-        if word.says("ENCRYPTION") and value < len(found) and found[value].kind == "text":
+    for at, value in values_of(found, "ENCRYPTION"):
+        if found[value].kind == "text":
             yield at - found[at - 1].says("DEFAULT"), value, 80016, ""
 
 

@@ -98,8 +98,7 @@ def reader_of(column: Column) -> Callable[[Stored], Value]:
     """
     kind = column.field_type
     if kind.tp in (Tp.ENUM, Tp.SET):
-        places = {label: place for place, label in enumerate(kind.elems)}
-        return _number_of_label(places) if kind.tp == Tp.ENUM else _bits_of_labels(places)
+        return _number_of(kind.elems, is_set=kind.tp == Tp.SET)
     if kind.tp in INTEGER_TYPES or kind.tp == Tp.BIT:
         return lambda stored: None if stored is None else int(stored)
     if kind.tp in STRING_TYPES:
@@ -264,27 +263,20 @@ def _set(kind: FieldType) -> Callable[[Value], Stored]:
     return joined
 
 
-def _number_of_label(places: Mapping[str, int]) -> Callable[[Stored], Value]:
-    numbers = {"": 0, **{label: place + 1 for label, place in places.items()}}
+def _number_of(elems: tuple[str, ...], *, is_set: bool) -> Callable[[Stored], Value]:
+    numbers = {"": 0, **{label: number for number, label in enumerate(elems, 1)}}
+    if is_set:
+        numbers = {label: 1 << place for place, label in enumerate(elems)}
 
     def number(stored: Stored) -> Value:
-        return None if stored is None else _known(numbers, str(stored))
-
-    return number
-
-
-def _bits_of_labels(places: Mapping[str, int]) -> Callable[[Stored], Value]:
-    def bits(stored: Stored) -> Value:
         if stored is None:
             return None
-        labels = str(stored).split(",") if stored != "" else ()
-        return sum(1 << _known(places, label) for label in labels)
+        if is_set and stored == "":
+            return 0
+        labels = str(stored).split(",") if is_set else [str(stored)]
+        try:
+            return sum(numbers[each] for each in labels)
+        except KeyError as error:
+            raise ValueError(f"the column has no label {error}") from None
 
-    return bits
-
-
-def _known(places: Mapping[str, int], label: str) -> int:
-    place = places.get(label)
-    if place is None:
-        raise ValueError(f"the column has no label {label!r}")
-    return place
+    return number
