@@ -131,9 +131,9 @@ def applied(now: DrainerStatistics) -> int:
 
 
 async def _has_moved(work: LaneWork, position: LanePosition) -> bool:
-    """Whether another attempt at the lane is further. Raises as `MySqlStore.lane`."""
+    """Whether another attempt at the lane is further. Raises as `MySqlStore.if_left`."""
     with closing(make_store(work.setup, work.cluster_id)) as store:
-        return await store.lane(work.lane.number, work.lane.restart.lanes) != position
+        return (await store.if_left(work.lane.restart.lanes))[work.lane.number] != position
 
 
 @contextmanager

@@ -64,9 +64,8 @@ async def fingerprint(session: SqlSession, database: str, table: str) -> str:
     Raises DownstreamUnavailable."""
     if not table:
         return ""
-    try:
-        rows = await session.rows(b"SHOW CREATE TABLE " + sql.qualified(database, table))
-    except SqlRefused:
+    rows = await session.rows_if_told(b"SHOW CREATE TABLE " + sql.qualified(database, table))
+    if not rows:
         return "absent"
     text = " ".join(word for word in str(rows[0][1]).split() if not word.startswith("AUTO_INCR"))
     return sql.checksum(text.encode("utf-8", "surrogateescape"))
@@ -89,10 +88,7 @@ async def number(session: SqlSession, database: str, table: str, partition: str)
         of_innodb % (b"innodb_tables", sql.text(like)),
         b"'', " + of_tidb + there,
     ):
-        try:
-            rows = await session.rows(b"SELECT " + question)
-        except SqlRefused:  # not this server, or no privilege for it
-            rows = []
+        rows = await session.rows_if_told(b"SELECT " + question)
         found = [(str(name), int(each)) for name, each in rows if each is not None]
         if found and found[0][0]:
             found = innodb_name.of_table(found, database, table, partition)
@@ -127,12 +123,9 @@ async def connection_of(session: SqlSession, thread_id: int) -> str:
     Numbers begin anew when the server does, and another server has its own. Raises
     DownstreamUnavailable.
     """
-    try:
-        rows = await session.rows(
-            b"SELECT user, host FROM information_schema.processlist WHERE id = %d" % thread_id
-        )
-    except SqlRefused:  # a server that does not tell
-        rows = []
+    rows = await session.rows_if_told(
+        b"SELECT user, host FROM information_schema.processlist WHERE id = %d" % thread_id
+    )
     return sql.checksum(f"{rows[0][0]}@{rows[0][1]}".encode()) if rows else "-"
 
 
@@ -159,8 +152,7 @@ async def stage_of(session: SqlSession, thread_id: int) -> tuple[str, float] | N
 
 def _column(row: Row) -> DownstreamColumn:
     name, data_type, collation, nullable, extra, expression, column_type = row
-    is_of_members = data_type in ("enum", "set")
-    members = _MEMBER.findall(str(column_type)) if is_of_members else ()
+    members = _MEMBER.findall(str(column_type)) if data_type in ("enum", "set") else ()
     return DownstreamColumn(
         name=str(name),
         data_type=str(data_type).lower(),

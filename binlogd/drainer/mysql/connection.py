@@ -213,7 +213,7 @@ class MySqlServer:
     """With it, nothing is said to a server that does not speak TLS."""
     table: str = "syncer.to"
     """Of the configuration, where its keys are."""
-    times: QueryTimes = field(default_factory=lambda: QueryTimes(), repr=False, compare=False)
+    times: QueryTimes = field(default_factory=QueryTimes, repr=False, compare=False)
     """Of all sessions."""
     connector: Callable[..., ServerConnection] = field(default=MysqlConnection, compare=False)
     """Takes what `MysqlConnection` takes. In a simulation the server is in memory."""
@@ -281,13 +281,14 @@ class SqlSession:
             without_tls=f"the server offers no TLS, and {server.table}.security asks for it",
         )
         session = cls(connection, server)
-        is_ready = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.open(several=for_rows)
             await session._prepare(for_rows=for_rows, wishes=wishes)
-            is_ready = True
-        except (SqlRefused, MySQLError, OSError, TimeoutError) as error:
+        except BaseException as error:  # cancelled, perhaps
+            session.close()
+            if not isinstance(error, SqlRefused | MySQLError | OSError | TimeoutError):
+                raise
             ours = error if isinstance(error, SqlRefused) else _ours(error, server)
             if isinstance(ours, SqlRefused):
                 ours = ConfigError(
@@ -295,9 +296,6 @@ class SqlSession:
                     " syncer.sql-mode and syncer.to.params, or --time-zone"
                 )
             raise ours from error
-        finally:
-            if not is_ready:  # cancelled, perhaps: aiomysql would leave the socket open
-                session.close()
         return session
 
     async def _prepare(self, *, for_rows: bool, wishes: Sequence[bytes]) -> None:
@@ -311,11 +309,9 @@ class SqlSession:
         for wish in (*_WISHES, *wishes, *(_MODES_OF_ROWS if for_rows else _MODES)):
             with suppress(SqlRefused):
                 await self.run(b"SET SESSION " + wish)
-        try:
-            rows = await self.rows(b"SELECT @@log_bin AND @@session.binlog_format = 'STATEMENT'")
-        except SqlRefused:  # a server without a binlog
-            rows = [(0,)]
-        if not rows[0][0]:  # with such a binlog InnoDB refuses the level
+        query = b"SELECT @@log_bin AND @@session.binlog_format = 'STATEMENT'"
+        rows = await self.rows_if_told(query)  # not told by a server without a binlog
+        if not (rows and rows[0][0]):  # with such a binlog InnoDB refuses the level
             await self.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         for name, value in server.params.items():
             if name.lower() in WITHOUT_EFFECT:
@@ -351,6 +347,13 @@ class SqlSession:
         """The rows of a query. Raises as `run`."""
         result = await self._result_of(statement, is_long=False)
         return list(result.rows or ())
+
+    async def rows_if_told(self, statement: bytes) -> list[tuple[Any, ...]]:
+        """None as well where the server does not know what is asked, or lets this user not see it.
+        Raises DownstreamUnavailable."""
+        with suppress(SqlRefused):
+            return await self.rows(statement)
+        return []
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:

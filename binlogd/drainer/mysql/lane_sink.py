@@ -65,7 +65,7 @@ class LaneSink(MySqlSink):
     async def open(self) -> Checkpoint | None:
         """See Sink. Raises also DownstreamWentBack, ConfigError where the layout is another one."""
         number, left = self._lane.number, self._lane.restart.lanes
-        position = await self._store.lane(number, left)
+        position = (await self._store.if_left(left))[number]
         await self._connect()
         lanes = (*left[:number], position, *left[number + 1 :])
         self._restart, self._low_ts = self._lane.restart._replace(lanes=lanes), position.whole_ts

@@ -39,9 +39,7 @@ class NamedTable:
         self, database: str, table: str, downstream: DownstreamTable, *, is_safe: bool
     ) -> None:
         self.left_out: set[str] = set()
-        self.members = frozenset(
-            each.name.lower() for each in downstream.columns if each.data_type in ("enum", "set")
-        )
+        self.members = {each.name.lower() for each in downstream.columns if each.is_of_members}
         self._name, self.label = sql.qualified(database, table), f"{database}.{table}"
         self._columns = {each.name.lower(): each for each in downstream.columns}
         self._keys = [tuple(name.lower() for name in key.columns) for key in downstream.keys]
@@ -98,17 +96,14 @@ class NamedTable:
 
     def _key_of(self, row: NamedRow, *, is_new: bool) -> list[tuple[DownstreamColumn, bytes]]:
         """The first unique key that has a value in all of its columns; [] if none has."""
-        held = {column.name.lower(): column for column in row.columns}
+        held = {
+            each.name.lower(): (value, each.mysql_type)
+            for each in row.columns
+            if (value := each.new if is_new else each.old) is not None
+        }
         for key in self._keys:
-            found: list[tuple[DownstreamColumn, bytes]] = []
-            for name in key:
-                column = held.get(name)
-                value = None if column is None else column.new if is_new else column.old
-                if column is None or value is None:
-                    break
-                found.append((self._columns[name], value_literal(value, column.mysql_type)))
-            else:
-                return found
+            if all(name in held for name in key):
+                return [(self._columns[name], value_literal(*held[name])) for name in key]
         return []
 
     def _written(self, row: NamedRow) -> Iterator[tuple[NamedColumn, DownstreamColumn]]:

@@ -83,4 +83,8 @@ def is_lax_enough(code: int, statement: str, *, was_strict: bool) -> bool:
 
 def shortened(statement: str) -> str:
     """As much of a statement as a message shows."""
-    return statement if len(statement) <= STATEMENT_SHOWN_MAX else statement[:500] + "..."
+    return (
+        statement
+        if len(statement) <= STATEMENT_SHOWN_MAX
+        else statement[:STATEMENT_SHOWN_MAX] + "..."
+    )

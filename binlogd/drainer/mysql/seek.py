@@ -25,7 +25,7 @@ from binlogd.drainer.rows.shape import Mode
 from binlogd.drainer.rows.target import Reader, RowStatement, Target, key_text
 from binlogd.errors import RowNotFound
 from binlogd.tidb.columns import Value, single
-from binlogd.tidb.kinds import DELETE, UPDATE, Tp
+from binlogd.tidb.kinds import DELETE, INSERT, UPDATE, Tp
 from binlogd.tidb.model import Column
 from binlogd.tso import Tso
 from binlogd.wire.in_order import rows_of
@@ -51,14 +51,13 @@ class Sought(NamedTuple):
 
     commit_ts: Tso
     reader: Reader
+    kind: int
     row: bytes
-    is_update: bool
 
     @property
     def change(self) -> RowStatement:
         """What its statement is made of."""
-        reader = self.reader
-        return reader.update(self.row) if self.is_update else reader.deletion(self.row)
+        return self.reader.change(self.kind, self.row)
 
     def instead(self) -> Statement:
         """Of an update: what makes the downstream hold the row that the upstream holds now."""
@@ -80,19 +79,16 @@ class Sought(NamedTuple):
         )
         if len(shown) > _VALUES_SHOWN_MAX:
             shown = shown[:_VALUES_SHOWN_MAX] + "..."
-        verb = "updates" if self.is_update else "deletes"
+        verb = "updates" if self.kind == UPDATE else "deletes"
         return RowNotFound(self.reader.target.label, self.commit_ts, verb, shown)
 
 
 def sought_by(statement: Statement, part: Part) -> Sought | None:
     """The row that a statement of a part is about, the last one that is changed by these words."""
     for commit_ts, reader, rows in changes_in(reversed(part.txns), statement.target):
-        for row in rows.updated:
-            if reader.update_statement(row) == statement.text:
-                return Sought(commit_ts, reader, row, is_update=True)
-        for row in rows.deleted:
-            if reader.delete_statement(row) == statement.text:
-                return Sought(commit_ts, reader, row, is_update=False)
+        for kind, row in rows_of(rows):
+            if kind != INSERT and reader.statement(kind, row) == statement.text:
+                return Sought(commit_ts, reader, kind, row)
     return None
 
 
@@ -123,13 +119,12 @@ def keyed_changes(target: Target, part: Part) -> KeyedChanges:
     for commit_ts, reader, rows in changes_in(part.txns, target):
         decode = reader.decoded
         for kind, data in rows_of(rows):
+            sought = Sought(commit_ts, reader, kind, data)
             if kind == DELETE:
-                old = key_text(decode.delete(data))
-                first.setdefault(old, Sought(commit_ts, reader, data, is_update=False))
+                first.setdefault(key_text(decode.delete(data)), sought)
                 continue
             if kind == UPDATE:
                 before, after, row = decode.update(data)
-                sought = Sought(commit_ts, reader, data, is_update=True)
                 first.setdefault(key_text(before), sought)
             else:
                 after, row = decode.insert(data)

@@ -40,7 +40,6 @@ from binlogd.drainer.mysql.connection import (
 )
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.ordered import LOCK_WAIT, OrderedApplier
-from binlogd.drainer.mysql.positions import Positions
 from binlogd.drainer.mysql.refusals import (
     FORGIVEN,
     FORGIVEN_AGAIN,
@@ -67,6 +66,10 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 OLD_SESSION_WAITS_MAX = 30
+POSITION_EVERY_S = 60.0
+POSITION = b"SHOW MASTER STATUS"
+_KEEPS_NO_BINLOG = 1105
+"""TiDB's error without a number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,9 @@ class MySqlSink:
         self._retired: list[LaneCounters] = []
         """Of the layouts before this one."""
         self._watch = DdlWatch(server)
-        self._positions = Positions() if options.has_positions else None
+        self._ts_map: dict[str, int] = {}
+        """The last two moments of both sides that are known to be equal."""
+        self._position_due_s = 0.0
         self._ddls = self._in_doubt = 0
         self._is_unread = False
         """A former life did the DDL that is at work without strictness, and read no warnings."""
@@ -191,10 +196,10 @@ class MySqlSink:
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """See Sink. Raises also what `run` raises, and StatementRejected of a DDL."""
-        if self._positions is not None and self._positions.is_due:
+        options, clock = self._options, asyncio.get_running_loop().time
+        if options.has_positions and clock() >= self._position_due_s:
             await self.flush()
-            applied_ts, positions = self.applied_ts(), self._positions
-            await self._asked(lambda session: positions.take(session, applied_ts))
+            await self._asked(self._note_position)
         for txn in combined(txns):
             if txn.commit_ts <= self._low_ts:
                 continue
@@ -220,8 +225,7 @@ class MySqlSink:
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """See Sink."""
-        if self._positions is not None:
-            checkpoint = replace(checkpoint, ts_map=self._positions.onto(checkpoint.ts_map))
+        checkpoint = replace(checkpoint, ts_map={**checkpoint.ts_map, **self._ts_map})
         async with self._laying_out:
             left = self._restart.lanes if self._applier is None else self._current.positions
             await self._store.save(checkpoint, left)
@@ -263,6 +267,23 @@ class MySqlSink:
             trash=self._trash.statistics() if self._trash is not None else None,
         )
 
+    async def _note_position(self, session: SqlSession) -> None:
+        """Asks a TiDB, while nothing is in work, for its own timestamp: read as of it, it holds
+        exactly what the upstream held at `primary-ts`. Tools that compare two clusters take such a
+        pair. Raises DownstreamUnavailable.
+
+        Source: tidb-binlog drainer/sync/mysql.go, pkg/loader/load.go.
+        """
+        self._position_due_s = asyncio.get_running_loop().time() + POSITION_EVERY_S
+        try:
+            rows = await session.rows(POSITION)
+        except SqlRefused as error:
+            if error.code != _KEEPS_NO_BINLOG:
+                log.warning("downstream_position_unknown", cause=str(error))
+            return
+        if rows and rows[0][1]:
+            self._ts_map = {"primary-ts": self.applied_ts(), "secondary-ts": int(rows[0][1])}
+
     # --- lanes -----------------------------------------------------------------------------
 
     @property
@@ -281,9 +302,8 @@ class MySqlSink:
         gatherer = Gatherer(positions, limits, self._known_after)
         applier: Applier
         if self._options.is_transactional and level:
-            connections = range(self._options.lanes)
-            wishes = (LOCK_WAIT,) if len(connections) > 1 else ()
-            writers = [RowWriter(each, context, wishes) for each in connections]
+            wishes = (LOCK_WAIT,) if self._options.lanes > 1 else ()
+            writers = [RowWriter(each, context, wishes) for each in range(self._options.lanes)]
             applier = OrderedApplier(writers, gatherer, positions[0])
         else:
             writers = [RowWriter(lane, context) for lane in range(len(positions))]

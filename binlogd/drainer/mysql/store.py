@@ -278,8 +278,8 @@ class MySqlStore:
     async def if_left(
         self, left: Sequence[LanePosition], *statements: bytes
     ) -> Sequence[LanePosition]:
-        """Runs statements beside a look at the lanes, and tells where these are; `left` and what it
-        raises as for `save`."""
+        """Runs statements beside a look at the lanes, and tells where these are once nobody is at
+        them; `left` and what it raises as for `save`, and ConfigError."""
 
         async def together(session: SqlSession) -> Sequence[LanePosition]:
             found = await self._lanes(session, left)
@@ -335,11 +335,6 @@ class MySqlStore:
             return str(found[0][0]) if found else shape
 
         return await self._here.transaction(decided)
-
-    async def lane(self, lane: int, left: Sequence[LanePosition]) -> LanePosition:
-        """Where a lane stands once nobody is at it, one of a layout that was `left` so, or further.
-        Raises DownstreamWentBack, ConfigError where there is no such layout."""
-        return (await self.if_left(left))[lane]
 
     async def begin_ddl(
         self, session: SqlSession, ddl: PendingDdl, left: Sequence[LanePosition]

@@ -14,7 +14,7 @@ import structlog
 
 from binlogd.drainer import sql
 from binlogd.drainer.ddl.trash_names import TrashStatistics, dropped_by
-from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
 from binlogd.errors import BinlogdError
 from binlogd.tso import NO_TS, Tso, physical_ms
 
@@ -47,7 +47,7 @@ class TrashBin:
         while True:  # until cancelled
             try:
                 await self.sweep(applied_ts())
-            except (BinlogdError, SqlRefused) as error:
+            except BinlogdError as error:
                 log.warning("trash_not_emptied", cause=str(error), schema=self._options.schema)
                 self._now = replace(self._now, last_error=str(error))
             await asyncio.sleep(min(LOOK_EVERY_S, self._options.keep_s))

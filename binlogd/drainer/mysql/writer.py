@@ -40,6 +40,7 @@ from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_
 from binlogd.drainer.rows.progress import LanePosition, not_as_left
 from binlogd.drainer.sink import RowNotFoundRule
 from binlogd.errors import BinlogdError, DownstreamUnavailable, RowNotFound
+from binlogd.tidb.kinds import UPDATE
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -109,20 +110,18 @@ class RowWriter:
         self.at_table: bytes = b""
         """The table of the statement that was run last."""
 
-    async def open(self) -> None:
+    async def open(self) -> SqlSession:
         """Connects. Raises DownstreamUnavailable, ConfigError."""
         session = await SqlSession.connect(self.context.server, for_rows=True, wishes=self._wishes)
         if self.is_closed:
             session.close()
             raise DownstreamUnavailable("the sink is closed")
         self.session = session
+        return session
 
     async def connected(self) -> SqlSession:
         """The session, made anew when there is none. Raises as `open`."""
-        if self.session is None:
-            await self.open()
-        assert self.session is not None, "just opened"
-        return self.session
+        return self.session or await self.open()
 
     def close(self) -> None:
         """Drops the connection and with it what is not committed; no other is made."""
@@ -213,6 +212,23 @@ class RowWriter:
         """Several in one round trip. Where one of them warns, they are undone and run one by one,
         since the server tells the words of the last statement's warnings only; and where one does
         not find its row, which is looked for before the next one is run."""
+        done = await self._behind_savepoint(session, group)
+        if done is None:
+            return await self._run_each(session, group, part)
+        answered = list(zip(group, done, strict=True))
+        warned = [each for each, answer in answered if answer.warnings]
+        if warned or any(_is_short(each, answer, part) for each, answer in answered):
+            self._alone |= {each.target.name for each in warned}
+            await session.run(b"ROLLBACK TO " + SAVEPOINT)
+            return await self._run_each(session, group, part)
+        self.counters.bytes_written += sum(len(each.text) for each in group)
+        return None
+
+    async def _behind_savepoint(
+        self, session: SqlSession, group: Sequence[Statement]
+    ) -> list[Done] | None:
+        """The answers to statements that can be undone; None: nothing was run, since the server has
+        no savepoints. Raises as `SqlSession.run`."""
         done: list[Done] = []
         try:
             await session.run_all([SAVEPOINT, *(each.text for each in group)], done)
@@ -222,15 +238,8 @@ class RowWriter:
                 raise
             self._has_savepoints = False
             log.info("savepoints_refused", server=str(self.context.server))
-            return await self._run_each(session, group, part)
-        answered = list(zip(group, done[1:], strict=True))
-        warned = [each for each, answer in answered if answer.warnings]
-        if warned or any(_is_short(each, answer, part) for each, answer in answered):
-            self._alone |= {each.target.name for each in warned}
-            await session.run(b"ROLLBACK TO " + SAVEPOINT)
-            return await self._run_each(session, group, part)
-        self.counters.bytes_written += sum(len(each.text) for each in group)
-        return None
+            return None
+        return done[1:]
 
     def _groups(self, statements: Iterable[Statement]) -> Iterator[Sequence[Statement]]:
         bytes_max = min(GROUP_BYTES_MAX, self.context.packet_bytes_max - 1024)
@@ -270,13 +279,12 @@ class RowWriter:
     ) -> bool:
         """After a doubt: whether the transaction that moved the row is there, now and for ever."""
         found = await self._found(session, lane, before)
-        if found == [after]:
-            await session.run(b"ROLLBACK")
-            return True
-        if found != [before]:
-            await session.run(b"ROLLBACK")
+        if found == [before] and before != after:
+            return False
+        await session.run(b"ROLLBACK")
+        if found != [after]:
             raise not_as_left(str(self.context.server), found, [before])
-        return False
+        return True
 
     async def _found(
         self, session: SqlSession, lane: int, before: LanePosition
@@ -315,19 +323,11 @@ class RowWriter:
         text = statement.text
         if not statement.finds or not self._has_savepoints:
             return await session.run(text)
-        done: list[Done] = []
         if len(text) + len(SAVEPOINT) + 16 > self.context.packet_bytes_max:
-            await session.run_all([SAVEPOINT], done)
+            await session.run(SAVEPOINT)
             return await session.run(text)
-        try:
-            await session.run_all([SAVEPOINT, text], done)
-        except SqlRefused:
-            if done:
-                raise
-            self._has_savepoints = False
-            log.info("savepoints_refused", server=str(self.context.server))
-            return await session.run(text)
-        return done[1]
+        done = await self._behind_savepoint(session, [statement])
+        return await session.run(text) if done is None else done[0]
 
     async def _look_up(self, session: SqlSession, statement: Statement, part: Part) -> None:
         """Does once more what affected too few rows, and knows of each whether it is there."""
@@ -362,7 +362,7 @@ class RowWriter:
         if await seek.found(session, sought):
             return
         self._missing(sought)
-        if self.context.row_not_found is RowNotFoundRule.REPAIR and sought.is_update:
+        if self.context.row_not_found is RowNotFoundRule.REPAIR and sought.kind == UPDATE:
             await self._run(session, sought.instead(), part)
 
     async def _look_at_warnings(self, session: SqlSession, statement: Statement) -> None:
@@ -390,7 +390,7 @@ class RowWriter:
             if self.session is not None:
                 await self.session.run(b"ROLLBACK")
                 await self._is_done(self.session, lane, before, before)
-        except (BinlogdError, SqlRefused) as further:
+        except BinlogdError as further:
             self.drop()
             return further
         if isinstance(error, RowNotFound):

@@ -32,7 +32,7 @@ from binlogd.drainer.rows.shape import Mode
 from binlogd.drainer.rows.target import Reader, Target, key_text
 from binlogd.drainer.txn import Dml
 from binlogd.errors import CorruptRow, RowMismatch
-from binlogd.tidb.kinds import INSERT, UPDATE
+from binlogd.tidb.kinds import DELETE, INSERT, UPDATE
 from binlogd.tidb.layout import UNEXPECTED_LAYOUT
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.in_order import rows_of
@@ -177,8 +177,8 @@ def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]
         for row_kind, row in rows_of(mutation):
             yield from reader.original_statements(row_kind, row)
     elif kind is RunKind.SINGLE:
-        yield from map(reader.update_statement, mutation.updated)
-        yield from map(reader.delete_statement, mutation.deleted)
+        yield from (reader.statement(UPDATE, row) for row in mutation.updated)
+        yield from (reader.statement(DELETE, row) for row in mutation.deleted)
     elif kind is RunKind.WRITE:
         yield from (decoders.insert(row)[1] for row in mutation.inserted)
         yield from (decoders.update(row)[2] for row in mutation.updated)
@@ -321,12 +321,9 @@ class Gatherer:
         if self._adding is not None:
             if not self._is_above_cut(part):
                 return None
-            piece = self._before[lane] + part.changes
-            if piece > 0:
+            piece = self._before[lane] = max(self._before[lane] + part.changes, 0)
+            if piece:
                 part.end = LanePosition(self._adding.commit_ts, piece)
-                self._before[lane] = piece
-            else:
-                self._before[lane] = 0
         self._open[lane] = Part()
         return part
 
@@ -454,8 +451,7 @@ class Gatherer:
                 self._row = b""
             elif data != self._row:  # with its hidden id: a row that equals it is another
                 self._row = data
-                make = reader.update_statement if kind == UPDATE else reader.delete_statement
-                self._put_item(target, RunKind.SINGLE, make(data))
+                self._put_item(target, RunKind.SINGLE, reader.statement(kind, data))
 
     def _add_original(self, rows: _InOrder, reader: Reader) -> None:
         for kind, data in rows:

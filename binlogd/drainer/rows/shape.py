@@ -61,15 +61,19 @@ class DownstreamColumn:
         return self.data_type == "json"
 
     @property
+    def is_of_members(self) -> bool:
+        """Whether its values are members, which have numbers."""
+        return self.data_type in ("enum", "set")
+
+    @property
     def is_found_in_lists(self) -> bool:
         """Whether `(a, b) IN ((1, 2), ...)` finds rows by this column as `a = 1 AND b = 2` does.
 
         MySQL up to 9.7 finds none by the number of an ENUM or SET. MariaDB 10.11 finds none by
         text in a character set that is no part of Unicode's forms, where the list has two pairs.
         """
-        if self.data_type in ("enum", "set"):
-            return False
-        return not self.collation or self.collation.startswith(("utf", "ucs", "ascii"))
+        is_of_unicode = not self.collation or self.collation.startswith(("utf", "ucs", "ascii"))
+        return is_of_unicode and not self.is_of_members
 
 
 class DownstreamKey(msgspec.Struct, frozen=True):
@@ -144,41 +148,42 @@ def shape_of(
     """The shape of a table; `info` is the upstream's side. With `leaves_out_columns` those that the
     downstream lacks are not written."""
     there = {column.name.lower(): column for column in downstream.columns}
+    ours = {column.name.lower(): column for column in written_columns(info)}
     columns = tuple(
         column
-        for column in written_columns(info)
-        if _is_written(there.get(column.name.lower()), leaves_out_columns=leaves_out_columns)
+        for name, column in ours.items()
+        if not (there[name].is_generated if name in there else leaves_out_columns)
     )
     key, is_exact = _best_key(info, columns, downstream)
-    reason = _reason_for_singles(info, columns, downstream)
-    json_names = frozenset(each.name.lower() for each in downstream.columns if each.is_json)
-    if not reason and any(has_last_member(each.column) for each in key):
-        reason = "a key with a SET of 64 members"
     names = [each.column.name.lower() for each in key]
-    in_lists = len(key) == 1 or all(there[name].is_found_in_lists for name in names)
-    if reason or not key:
-        return Shape(
-            Mode.SINGLE,
-            by_key=False,
-            columns=columns,
-            key=key,
-            is_upsert=bool(key) and len(downstream.keys) == 1,
-            calls_row=downstream.calls_row,
-            rows_by=(tuple(each.column for each in key),) if key else (),
-            json_names=json_names,
-            has_triggers=downstream.has_triggers,
-            reason=reason or "no unique key without NULL on both sides",
-        )
     others = _unique_upstream(info) - {frozenset(names)}
     by_key = is_exact and len(downstream.keys) == 1 and not others
-    return Shape(
+    shape = Shape(
         Mode.MERGED if is_exact else Mode.ORDERED,
         by_key=by_key,
         columns=columns,
         key=key,
-        in_lists=in_lists,
+        calls_row=downstream.calls_row,
+        json_names=frozenset(each.name.lower() for each in downstream.columns if each.is_json),
+        has_triggers=downstream.has_triggers,
+        in_lists=len(key) == 1 or all(there[name].is_found_in_lists for name in names),
         tells_missing=downstream.is_rolled_back and tells_missing(info),
         reason="" if by_key else "several keys" if is_exact else "inexact key",
+    )
+    reason = _reason_for_singles(info, shape, downstream)
+    return _one_by_one(shape, downstream, reason) if reason else shape
+
+
+def _one_by_one(shape: Shape, downstream: DownstreamTable, reason: str) -> Shape:
+    found = tuple(each.column for each in shape.key)
+    return replace(
+        shape,
+        mode=Mode.SINGLE,
+        by_key=False,
+        is_upsert=bool(found) and len(downstream.keys) == 1,
+        rows_by=(found,) if found else (),
+        tells_missing=False,
+        reason=reason,
     )
 
 
@@ -236,7 +241,6 @@ def original_shape(
         is_upsert=False,
         tells_missing=False,
         is_safe=is_safe,
-        json_names=frozenset(each.name.lower() for each in downstream.columns if each.is_json),
         reason="sql-shape",
     )
 
@@ -279,18 +283,9 @@ class Shapes(msgspec.Struct, frozen=True):
         mode = Mode(word)
         if mode is Mode.ORIGINAL:
             shape = original_shape(shape, downstream, is_safe=bool(is_safe), merges=False)
-            return replace(shape, tells_missing=False, reason=AS_BEFORE)
+            return replace(shape, reason=AS_BEFORE)
         if mode is Mode.SINGLE:
-            found = tuple(each.column for each in shape.key)
-            return replace(
-                shape,
-                mode=mode,
-                by_key=False,
-                is_upsert=bool(found) and len(downstream.keys) == 1,
-                rows_by=(found,) if found else (),
-                tells_missing=False,
-                reason=AS_BEFORE,
-            )
+            return _one_by_one(shape, downstream, AS_BEFORE)
         columns = {each.id: each for each in shape.columns}
         key = tuple(
             KeyColumn(columns[column_id], bool(strips))
@@ -324,16 +319,12 @@ class Shapes(msgspec.Struct, frozen=True):
 AS_BEFORE = "as it was written before, until lanes have caught up"
 
 
-def _is_written(found: DownstreamColumn | None, *, leaves_out_columns: bool) -> bool:
-    return not leaves_out_columns if found is None else not found.is_generated
-
-
-def _reason_for_singles(info: Table, columns: Sequence[Column], downstream: DownstreamTable) -> str:
+def _reason_for_singles(info: Table, shape: Shape, downstream: DownstreamTable) -> str:
     if downstream.has_triggers:
         return "triggers"
     if downstream.is_versioned:
         return "system versioning"
-    known = {column.name.lower() for column in columns}
+    known = {column.name.lower() for column in shape.columns}
     surplus = [
         column.name
         for column in downstream.columns
@@ -341,21 +332,22 @@ def _reason_for_singles(info: Table, columns: Sequence[Column], downstream: Down
     ]
     if surplus:
         return f"columns that upstream lacks: {', '.join(surplus[:10])}"
-    stricter = _stricter_keys(info, downstream)
-    return f"unique keys that upstream lacks: {', '.join(stricter[:10])}" if stricter else ""
+    stricter = [key.name for key in downstream.keys if _is_stricter(key, info)]
+    if stricter:
+        return f"unique keys that upstream lacks: {', '.join(stricter[:10])}"
+    if any(has_last_member(each.column) for each in shape.key):
+        return "a key with a SET of 64 members"
+    return "" if shape.key else "no unique key without NULL on both sides"
 
 
-def _stricter_keys(info: Table, downstream: DownstreamTable) -> list[str]:
-    """The names of unique keys by which several rows of the upstream can be one: a REPLACE would
-    take away the others. A key on an expression is known by its name."""
-    found = []
-    for key in downstream.keys:
-        columns = {name.lower() for name in key.columns}
-        named = [index for index in info.indexes if index.name.lower() == key.name.lower()]
-        known = _unique_upstream(info, by_prefix=key.has_prefix)
-        if not (named if "" in columns else any(each <= columns for each in known)):
-            found.append(key.name)
-    return found
+def _is_stricter(key: DownstreamKey, info: Table) -> bool:
+    """Whether several rows of the upstream can be one by a unique key: a REPLACE would take away
+    the others. A key on an expression is known by its name."""
+    columns = {name.lower() for name in key.columns}
+    if "" in columns:
+        return all(index.name.lower() != key.name.lower() for index in info.indexes)
+    known = _unique_upstream(info, by_prefix=key.has_prefix)
+    return not any(each <= columns for each in known)
 
 
 def _best_key(
@@ -383,7 +375,7 @@ def _best_key(
 
 def _is_exact(column: Column, other: DownstreamColumn) -> bool:
     """Whether two literals are equal exactly when the downstream says so (see _pads)."""
-    if other.collation and other.data_type not in ("enum", "set"):
+    if other.collation and not other.is_of_members:
         return column.field_type.tp in STRING_TYPES and other.collation.endswith("_bin")
     return column.field_type.tp not in _INEXACT_TYPES
 

@@ -112,20 +112,17 @@ class Reader:
             return (head + self.decoded.insert(row)[1],)
         if kind == UPDATE and self.target.shape.is_safe:
             old, _ = self._rows.update(row)
-            gone = self._change(b"DELETE FROM " + self.target.name, old)
-            return self._statement(gone), head + self.decoded.update(row)[2]
-        return (self.update_statement(row) if kind == UPDATE else self.delete_statement(row),)
+            return self._statement(self._deletion(old)), head + self.decoded.update(row)[2]
+        return (self.statement(kind, row),)
 
-    def update_statement(self, row: bytes) -> bytes:
-        """UPDATE of one row by its key, or by all its old values. Raises CorruptRow."""
-        return self._statement(self.update(row))
+    def statement(self, kind: int, row: bytes) -> bytes:
+        """UPDATE or DELETE of one row by its key, or by all its old values. Raises CorruptRow."""
+        return self._statement(self.change(kind, row))
 
-    def delete_statement(self, row: bytes) -> bytes:
-        """DELETE of one row by its key, or by all its values. Raises CorruptRow."""
-        return self._statement(self.deletion(row))
-
-    def update(self, row: bytes) -> RowStatement:
-        """What an UPDATE is made of. Raises CorruptRow."""
+    def change(self, kind: int, row: bytes) -> RowStatement:
+        """What an UPDATE or a DELETE is made of. Raises CorruptRow."""
+        if kind != UPDATE:
+            return self._deletion(self._rows.delete(row))
         old, new = self._rows.update(row)
         held = None
         if self.table.may_lack_columns:
@@ -139,10 +136,6 @@ class Reader:
         head = b"UPDATE " + self.target.name + b" SET " + sql.assignments(pairs)
         return self._change(head, present)
 
-    def deletion(self, row: bytes) -> RowStatement:
-        """What a DELETE is made of. Raises CorruptRow."""
-        return self._change(b"DELETE FROM " + self.target.name, self._rows.delete(row))
-
     def equals(self, column: Column, value: Value, *, is_key: bool) -> bytes:
         """A condition that a row has this value; of a key as the key compares."""
         literal = self._renderers[column.id](value)
@@ -152,6 +145,9 @@ class Reader:
         is_text = column.field_type.tp in STRING_TYPES
         is_json = column.name.lower() in self.target.shape.json_names
         return sql.equals(column.name, literal, plain=plain, is_text=is_text, is_json=is_json)
+
+    def _deletion(self, values: dict[int, Value]) -> RowStatement:
+        return self._change(b"DELETE FROM " + self.target.name, values)
 
     def _change(self, head: bytes, values: dict[int, Value]) -> RowStatement:
         shape = self.target.shape

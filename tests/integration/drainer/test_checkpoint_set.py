@@ -160,7 +160,7 @@ async def test_a_downstream_with_timestamps_of_its_own_is_mapped(
 ) -> None:
     """MariaDB has no such timestamps; what it is asked here has the form of TiDB's answer."""
     question = b"SELECT 'tidb-binlog', COUNT(*) FROM s.t"
-    monkeypatch.setattr("binlogd.drainer.mysql.positions.QUESTION", question)
+    monkeypatch.setattr("binlogd.drainer.mysql.sink.POSITION", question)
     options = MySqlSinkOptions(lanes=2, has_positions=True)
     sink = MySqlSink(server_of(db), CLUSTER_ID, options, Random(1))
     later = [dml(ts, inserted(T, (ts, 1, b""))) for ts in (70, 71, 72)]
