@@ -111,8 +111,8 @@ class Reader:
         if kind == INSERT:
             return (head + self.decoded.insert(row)[1],)
         if kind == UPDATE and self.target.shape.is_safe:
-            old, _ = self._rows.update(row)
-            return self._statement(self._deletion(old)), head + self.decoded.update(row)[2]
+            gone = self._deletion(self._present(row, self._rows.update(row)[0]))
+            return self._statement(gone), head + self.decoded.update(row)[2]
         return (self.statement(kind, row),)
 
     def statement(self, kind: int, row: bytes) -> bytes:
@@ -124,15 +124,12 @@ class Reader:
         if kind != UPDATE:
             return self._deletion(self._rows.delete(row))
         old, new = self._rows.update(row)
-        held = None
-        if self.table.may_lack_columns:
-            held = self._rows.columns_held(row)
+        present = self._present(row, old)
         pairs = [
             (column.name, self._renderers[column.id](new[column.id]))
             for column in self.target.shape.columns
-            if held is None or column.id in held
+            if present is old or column.id in present
         ]
-        present = old if held is None else {each: old[each] for each in held}
         head = b"UPDATE " + self.target.name + b" SET " + sql.assignments(pairs)
         return self._change(head, present)
 
@@ -145,6 +142,12 @@ class Reader:
         is_text = column.field_type.tp in STRING_TYPES
         is_json = column.name.lower() in self.target.shape.json_names
         return sql.equals(column.name, literal, plain=plain, is_text=is_text, is_json=is_json)
+
+    def _present(self, update: bytes, old: dict[int, Value]) -> dict[int, Value]:
+        """What an update itself has of the old row; the rest may be another value downstream."""
+        if not self.table.may_lack_columns:
+            return old
+        return {each: old[each] for each in self._rows.columns_held(update)}
 
     def _deletion(self, values: dict[int, Value]) -> RowStatement:
         return self._change(b"DELETE FROM " + self.target.name, values)
