@@ -5,20 +5,29 @@ with the rows. A database gets a batch by lanes, each a task of Spark (`lane_tas
 come to the first DDL or to the end; here the DDL is executed, or the checkpoint saved. No row
 passes through. Kafka, files, SQLite and a database whose transactions stay whole have one order of
 all; their Drainer reads the batch here.
+
+A base comes before as what a log would hold that made it: DDL that creates the databases and the
+tables as they were, then transactions that insert the rows. A base does not change, so telling it
+again gives the same binlogs: the Drainer goes on with them where its checkpoint is, like with any
+others. Their commit_ts are small numbers, far below those of a TiDB; the last thing that is told is
+the commit_ts of the base.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from random import Random
 from typing import TypeVar
 
 import msgspec
+import pyarrow as pa
 import structlog
 
+from binlogd.archive.reading import gathered
 from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
@@ -30,15 +39,26 @@ from binlogd.drainer.ports import DdlHistory
 from binlogd.drainer.rows.progress import LanePosition, Restart
 from binlogd.drainer.statistics import DrainerStatistics
 from binlogd.drainer.txn import Ddl, Skip
-from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable, leading_error
+from binlogd.errors import (
+    BinlogdError,
+    ConfigError,
+    CorruptRow,
+    DownstreamUnavailable,
+    Refused,
+    UnreadableRow,
+    leading_error,
+)
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import make_sink
 from binlogd.node.into_mysql import downstream_server, make_store, mysql_options
 from binlogd.node.replicated import keeps_transactions_whole, newest_ts, table_filter
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
-from binlogd.spark.base_binlogs import BASE_TS_MAX, binlogs_of_base, jobs_of
-from binlogd.spark.base_loader import LoadedBase
+from binlogd.snapshot.bases.read_back import values_of
+from binlogd.snapshot.formats.create_table import create_database, create_table
+from binlogd.snapshot.log.rowkey import NUMBER_BYTES, HandleKind
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.spark.base_loader import LoadedBase, rows_of
 from binlogd.spark.counts import RowCounts
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.lake.manifest import Claim, PipelineStopped, claim_place, is_new
@@ -57,11 +77,21 @@ from binlogd.spark.lane_task import (
     drained,
     pulled,
 )
-from binlogd.spark.request import ReadRequest
-from binlogd.tidb.model import Job
+from binlogd.spark.request import HIDDEN_DATABASES, ReadRequest
+from binlogd.tidb.encode import encode_insert
+from binlogd.tidb.kinds import ActionType, JobState, SchemaState
+from binlogd.tidb.model import Database, Job, Table
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
+from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
+from binlogd.wire.joining import join
+from binlogd.wire.mutation import Mutation, encode_mutations
 
 NOTE_MAX = 255
+BASE_TS_MAX = Tso(1 << 40)
+"""Above every timestamp of a base but its commit_ts; a TSO of 1970 is above that already."""
+TOGETHER_ROWS, TOGETHER_BYTES = 500, 1 << 20
+_FIRST_JOB = 1 << 50
 
 log = structlog.get_logger(__name__)
 
@@ -301,6 +331,9 @@ def _claim_in(note: str) -> Claim:
     return Claim(*note.removeprefix("-").split(" ", 1))
 
 
+# --- a base as binlogs -------------------------------------------------------------------------
+
+
 class _BaseSource:
     """A BinlogSource that has a base."""
 
@@ -317,8 +350,108 @@ class _BaseSource:
                 f" ({self._base.commit_ts}): begin with an empty one"
             )
         if after <= BASE_TS_MAX:
-            records = binlogs_of_base(self._base, self._jobs, after)
-            binlogs = (CommittedBinlog(Tso(start), Tso(end), raw) for start, end, raw in records)
+            binlogs = binlogs_of_base(self._base, self._jobs, after)
             async for part in pulled(binlogs, self._base.commit_ts):
                 yield part
         await asyncio.Event().wait()  # until the Drainer is drained
+
+
+def jobs_of(begin: LoadedBase) -> list[Job]:
+    """The DDL that makes the tables, in its order. Raises Refused for values that are lost."""
+    lost = [name for name, columns in begin.losses.items() if columns]
+    if lost:
+        raise Refused(
+            f"{begin.directory}: it lacks values of {', '.join(sorted(lost))} that had no place"
+            " there (its manifest counts them); leave the table out by [syncer], or begin with a"
+            " dump"
+        )
+    databases = SchemaTracker.from_snapshot(begin.tracker).databases()
+    wanted = sorted(
+        (each for each in databases if each.name.lower() not in HIDDEN_DATABASES),
+        key=lambda each: each.id,
+    )
+    made = [_job(number, database, None, "") for number, database in enumerate(wanted, 1)]
+    by_name = {each.name: each for each in wanted}
+    for number, plan in enumerate(_ordered(begin), len(made) + 1):
+        text = create_table(plan.info, plan.shown_columns())
+        made.append(_job(number, by_name[plan.database], plan.info, text))
+    return made
+
+
+def binlogs_of_base(begin: LoadedBase, jobs: list[Job], after: Tso) -> Iterator[CommittedBinlog]:
+    """Everything behind `after`. Raises CorruptRow, Corrupt, OSError, UnreadableRow."""
+    for job in jobs:
+        if job.finished_ts > after:
+            query, state = job.query.encode("utf-8", "surrogateescape"), job.schema_state
+            start, commit = Tso(job.start_ts), Tso(job.finished_ts)
+            prewrite = prewrite_binlog(
+                start, ddl_query=query, ddl_job_id=job.id, ddl_schema_state=state
+            )
+            done = commit_binlog(
+                start, commit, ddl_query=query, ddl_job_id=job.id, ddl_schema_state=state
+            )
+            yield CommittedBinlog(start, commit, join(prewrite, done))
+    numbers = count(len(jobs) + 1)
+    for plan in _ordered(begin):
+        for rows in gathered(_rows(plan, begin), len, TOGETHER_ROWS, TOGETHER_BYTES):
+            start, commit = _moments(next(numbers))
+            if commit > after:
+                table = Mutation(plan.info.id, rows, (), (), b"\x00" * len(rows))
+                value = encode_mutations(len(jobs), [table])
+                prewrite = prewrite_binlog(start, prewrite_value=value)
+                payload = join(prewrite, commit_binlog(start, commit))
+                yield CommittedBinlog(start, commit, payload)
+
+
+def _ordered(begin: LoadedBase) -> list[TablePlan]:
+    return [begin.tables[table_id] for table_id in sorted(begin.tables)]
+
+
+def _moments(number: int) -> tuple[Tso, Tso]:
+    return Tso(2 * number - 1), Tso(2 * number)
+
+
+def _job(number: int, database: Database, info: Table | None, query: str) -> Job:
+    start, commit = _moments(number)
+    create = create_database(database).replace("DATABASE ", "DATABASE IF NOT EXISTS ", 1)
+    return Job(
+        id=_FIRST_JOB + number,
+        type=ActionType.CREATE_TABLE if info is not None else ActionType.CREATE_SCHEMA,
+        schema_id=database.id,
+        table_id=info.id if info is not None else 0,
+        schema_name=database.name,
+        table_name=info.name if info is not None else "",
+        state=JobState.SYNCED,
+        schema_state=SchemaState.PUBLIC,
+        query=query or create,
+        start_ts=start,
+        schema_version=number,
+        finished_ts=commit,
+        database=database if info is None else None,
+        table=info,
+        tables=(),
+        raw_args=None,
+        raw=b"",
+    )
+
+
+def _rows(plan: TablePlan, begin: LoadedBase) -> Iterator[bytes]:
+    """As TiDB writes them; the same ones each time."""
+    label, numbers = plan.label, count(1)
+    for rows, keys in rows_of(plan, begin.types):
+        handles = keys.to_pylist() if keys is not None else [None] * rows.num_rows
+        columns = [
+            values_of(column, pa.chunked_array([array]))
+            for column, array in zip(plan.columns, rows.columns, strict=True)
+        ]
+        for key, *values in zip(handles, *columns, strict=True):
+            by_id = {column.id: value for column, value in zip(plan.columns, values, strict=True)}
+            handle = None
+            if plan.handle.kind in (HandleKind.HIDDEN, HandleKind.PLACED):
+                number = key[:NUMBER_BYTES] if key else None
+                handle = int.from_bytes(number, "big", signed=True) if number else next(numbers)
+            try:
+                row = encode_insert(plan.info, by_id, handle=handle)
+            except (ValueError, CorruptRow) as error:
+                raise UnreadableRow(label, begin.commit_ts, str(error)) from error
+            yield row

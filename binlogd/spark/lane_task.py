@@ -118,9 +118,8 @@ async def _applied(work: LaneWork) -> LaneDone:
             inserts, updates, deletes = sink.walked
             counts = RowCounts(inserts, updates, deletes, log_stretch.bytes_read)
             return LaneDone(sink.position, now.checkpoint, sink.met, rows, counts)
-        if not ended.can_heal and not await _has_moved(work, sink.position):
-            raise PipelineStopped(ended.error)
-        if backoff.attempts >= ATTEMPTS_MAX:
+        may_heal = ended.can_heal or await _has_moved(work, sink.position)
+        if not may_heal or backoff.attempts >= ATTEMPTS_MAX:
             raise PipelineStopped(ended.error)
         await asyncio.sleep(backoff.next_s())
 

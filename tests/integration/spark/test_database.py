@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.drainer.mysql.sink import MySqlSinkOptions
 from binlogd.drainer.mysql.writer import RowWriter
@@ -23,10 +24,9 @@ from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark import database, lane_task
-from binlogd.spark.base_binlogs import binlogs_of_base
 from binlogd.spark.base_loader import load_base
 from binlogd.spark.counts import RowCounts
-from binlogd.spark.database import DatabaseSink
+from binlogd.spark.database import DatabaseSink, binlogs_of_base
 from binlogd.spark.lake.manifest import Claim, PipelineStopped
 from binlogd.spark.lane_task import LaneDone, LaneWork, apply_lane
 from binlogd.spark.request import request
@@ -233,7 +233,7 @@ def test_a_database_begins_with_a_snapshot_however_often_that_is_killed(
     check(mariadb)
 
 
-def dying(binlogs: list[tuple[int, int, bytes]], after: int) -> Iterator[tuple[int, int, bytes]]:
+def dying(binlogs: list[CommittedBinlog], after: int) -> Iterator[CommittedBinlog]:
     yield from binlogs[:after]
     raise Killed
 
