@@ -181,9 +181,18 @@ class ArchiveCatalog(msgspec.Struct, frozen=True, kw_only=True):
             first[shard] = max(min(fid, first.get(shard, fid)), self.kept_from.get(shard, 0))
         return first
 
+    def newest(self) -> dict[int, SegmentIndex]:
+        """The last segment of each shard, which never stands in a page."""
+        return {each.shard: each for each in sorted(self.segments, key=by_shard)}
+
     def keeps(self, each: SegmentIndex) -> bool:
         """Whether retention has left a segment."""
         return each.fid >= self.kept_from.get(each.shard, 0)
+
+
+def by_shard(each: SegmentIndex) -> tuple[int, int]:
+    """The order of segments: shard by shard, and its number there."""
+    return each.shard, each.fid
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -210,7 +219,7 @@ def read_sealed(store: ArchiveStore) -> ArchiveCatalog:
 
 def with_tail(catalog: ArchiveCatalog, tail: ArchiveTail, where: str) -> ArchiveCatalog:
     """A catalog with the parts that follow its segments. Raises Corrupt for a gap."""
-    newest = {each.shard: each for each in sorted(catalog.segments, key=lambda each: each.fid)}
+    newest = catalog.newest()
     ends = {(each.shard, each.fid): each.end for each in tail.parts}
 
     def is_news(part: TailPart) -> bool:
@@ -363,11 +372,11 @@ def _with_page(
 def _full(segments: tuple[SegmentIndex, ...], page_segments: int) -> list[SegmentIndex]:
     """The oldest segments that nothing is added to, of each shard the first ones; [] while there is
     no page of them. The newest of a shard stays: the next upload begins with it."""
-    by_shard: dict[int, list[SegmentIndex]] = {}
-    for each in sorted(segments, key=lambda each: (each.shard, each.fid)):
-        by_shard.setdefault(each.shard, []).append(each)
+    shards: dict[int, list[SegmentIndex]] = {}
+    for each in sorted(segments, key=by_shard):
+        shards.setdefault(each.shard, []).append(each)
     whole: list[SegmentIndex] = []
-    for of in by_shard.values():
+    for of in shards.values():
         growing = next((at for at, each in enumerate(of) if not each.is_sealed), len(of))
         whole += of[: min(growing, len(of) - 1)]
     if len(whole) < page_segments:

@@ -108,10 +108,10 @@ class Follower:
         shard = self._shards.get(number)
         if not stand.segments:
             return
+        while shard is not None and shard.held and shard.held[0].part.fid <= stand.archived:
+            self._leave(shard.held.pop(0).part)
         if shard is None or shard.fid <= stand.archived:
             shard = self._begun(number, stand)
-        while shard.held and shard.held[0].part.fid <= stand.archived:
-            self._leave(shard.held.pop(0).part)
         for segment in stand.segments:
             if segment.fid < shard.fid:
                 continue
@@ -123,7 +123,7 @@ class Follower:
                 shard.fold.begin(shard.fid)
 
     def _begun(self, number: int, stand: Stand) -> _Shard:
-        """Behind what is archived; what was told before has given way to that."""
+        """Behind what is archived."""
         first, before = stand.segments[0].fid, None
         if stand.archived >= 0:
             if first != stand.archived + 1:
@@ -132,9 +132,6 @@ class Follower:
                     f" {stand.archived}: what lies between was deleted"
                 )
             before = described(self._store, number, stand.archived)
-        gone = self._shards.get(number)
-        for each in gone.held if gone else ():
-            self._leave(each.part)
         fold = Fold(number, before)
         fold.begin(first)
         shard = self._shards[number] = _Shard(number, fold, first)

@@ -183,8 +183,8 @@ class _Shard:
     def __init__(self, store: ArchiveStore, catalog: ArchiveCatalog, number: int) -> None:
         self._store, self._catalog, self._number = store, catalog, number
         self._index = ArchivedIndex(store, catalog)
-        fids = [each.fid for each in catalog.segments if each.shard == number]
-        self._newest = max(fids, default=-1)
+        newest = catalog.newest().get(number)
+        self._newest = newest.fid if newest is not None else -1
 
     def cut(self, limit_ts: Tso) -> _Cut:
         """As late as can be, with nothing gone of a commit behind a moment."""

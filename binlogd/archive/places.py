@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -421,14 +422,10 @@ class DirectoryIndex:
 
     def resolved_ts(self) -> Tso:
         """The lowest watermark of the shards, as they were filed last."""
-        indexes = [self._index(number, shard) for number, shard in enumerate(self.shards)]
+        indexes = [self._index(number) for number in range(len(self.shards))]
         marks = [index.marks().max_commit_ts for index in indexes if index is not None]
         before = self._sizes()
-        scanned = [
-            self._scan(number, shard)[0]
-            for number, (shard, index) in enumerate(zip(self.shards, indexes, strict=True))
-            if index is None
-        ]
+        scanned = [self._scan(number)[0] for number, index in enumerate(indexes) if index is None]
         is_whole = not marks and self._sizes() == before
         if scanned:
             marks.append(resolved(scanned, len(scanned), is_whole=is_whole))
@@ -439,6 +436,19 @@ class DirectoryIndex:
         return max(
             (gone_from(number, each) for number, each in enumerate(self.shards)), default=NO_TS
         )
+
+    def begin(self, after: Tso, upto: Tso) -> Tso:
+        """Where it was asked for: `found` raises Behind for what is gone."""
+        return after
+
+    def bounds(self, after: Tso, upto: Tso, every: int) -> list[Tso]:
+        """Where parts of so many transactions end."""
+        ends = (Tso(each.commit_ts) for each in self.found(after, upto))
+        return [*(each for each in islice(ends, every - 1, None, every) if each < upto), upto]
+
+    def has_any(self, after: Tso, upto: Tso) -> bool:
+        """Whether something committed in (after, upto]."""
+        return next(self.found(after, upto, at_most=1), None) is not None
 
     def _sizes(self) -> list[int]:
         return [path.stat().st_size for shard in self.shards for path in shard.segments().values()]
@@ -464,13 +474,12 @@ class DirectoryIndex:
 
     def _known(self, after: Tso) -> Iterator[tuple[int, _Indexed | None]]:
         """By shard its index; None where the log has to tell what lies behind a timestamp."""
-        for number, shard in enumerate(self.shards):
-            index = self._index(number, shard)
+        for number in range(len(self.shards)):
+            index = self._index(number)
             yield number, index if index is not None and self._fits(index, after) else None
 
     def _places(self, number: int, after: Tso, upto: Tso) -> Iterator[LogPosition]:
-        found = self._scan(number, self.shards[number])[1]
-        return (each for each in found if after < each.commit_ts <= upto)
+        return (each for each in self._scan(number)[1] if after < each.commit_ts <= upto)
 
     def _fits(self, index: _Indexed, after: Tso) -> bool:
         """Looked at once: what is filed later, a Pump has in memory."""
@@ -494,14 +503,16 @@ class DirectoryIndex:
         """Nobody knows; a read of a directory links what it needs."""
         return None
 
-    def _index(self, number: int, shard: ShardDirectory) -> _Indexed | None:
-        return None if shard.index is None else _Indexed(number, shard.index)
+    def _index(self, number: int) -> _Indexed | None:
+        index = self.shards[number].index
+        return None if index is None else _Indexed(number, index)
 
-    def _scan(self, number: int, shard: ShardDirectory) -> tuple[SegmentIndex, list[LogPosition]]:
+    def _scan(self, number: int) -> tuple[SegmentIndex, list[LogPosition]]:
         """The state at the end of the log, and all commits of it."""
         kept = self._scanned.get(number)
         if kept is None:
-            fold, places, segments = Fold(number), list[LogPosition](), shard.segments()
+            fold, places = Fold(number), list[LogPosition]()
+            segments = self.shards[number].segments()
             for fid, path in segments.items():
                 fold.begin(fid)
                 for batch in segment_batches(path, is_last=fid == max(segments)):

@@ -22,6 +22,7 @@ from binlogd.archive.catalog import (
     TailPart,
     all_segments,
     bounded,
+    by_shard,
     decode_catalog,
     history_of,
     put_catalog,
@@ -76,8 +77,11 @@ def archive(task: Task, report: Report = lambda *_: None) -> Archived:
     Raises ConfigError, Refused for an archive of another log or with a gap, Corrupt,
     ArchiveUnavailable, Unavailable while another process archives this directory, OSError.
     """
-    shards = _shards(Path(task.data_dir))
-    with alone_in(Path(task.data_dir), _BESIDE):
+    data_dir = Path(task.data_dir)
+    shards = shards_below(data_dir)
+    if not shards:
+        raise ConfigError(f"{data_dir}: is no data directory of a Pump")
+    with alone_in(data_dir, _BESIDE):
         return _round(task, shards, report)
 
 
@@ -121,7 +125,7 @@ def _round(task: Task, shards: Sequence[ShardDirectory], report: Report) -> Arch
         left=len(waiting) - len(round_),
         newest={
             shard: each.fid if each.is_sealed else each.fid - 1
-            for shard, each in _newest(kept).items()
+            for shard, each in kept.newest().items()
         },
         gone_ts=max(kept.gone_ts, kept.leaving_ts),
     )
@@ -132,13 +136,6 @@ def _gone_ts(shards: Sequence[ShardDirectory]) -> Tso:
     with suppress(Refused):
         return max(gone_from(number, each) for number, each in enumerate(shards))
     return NO_TS
-
-
-def _shards(data_dir: Path) -> Sequence[ShardDirectory]:
-    found = shards_below(data_dir)
-    if not found:
-        raise ConfigError(f"{data_dir}: is no data directory of a Pump")
-    return found
 
 
 def _kept(store: ArchiveStore, task: Task, shards: int) -> ArchiveCatalog:
@@ -257,24 +254,15 @@ def checksum_of(path: Path, size: int, begin: int = 0) -> int:
     return checksum
 
 
-def _newest(catalog: ArchiveCatalog) -> dict[int, SegmentIndex]:
-    """The last segment of each shard, which never stands in a page."""
-    return {each.shard: each for each in sorted(catalog.segments, key=_by_shard)}
-
-
-def _by_shard(each: SegmentIndex) -> tuple[int, int]:
-    return each.shard, each.fid
-
-
 def _with(
     store: ArchiveStore, catalog: ArchiveCatalog, index: SegmentIndex, *, is_whole: bool
 ) -> ArchiveCatalog:
     """The catalog with one segment more, or in the place of what it was. Up to where it is complete
     tells the newest segment of each shard; `is_whole` as `resolved` has it."""
-    others = (each for each in catalog.segments if _by_shard(each) != _by_shard(index))
+    others = (each for each in catalog.segments if by_shard(each) != by_shard(index))
     now = msgspec.structs.replace(index, open=())
-    found = msgspec.structs.replace(catalog, segments=tuple(sorted((*others, now), key=_by_shard)))
-    newest = [described(store, shard, each.fid) for shard, each in _newest(found).items()]
+    found = msgspec.structs.replace(catalog, segments=tuple(sorted((*others, now), key=by_shard)))
+    newest = [described(store, shard, each.fid) for shard, each in found.newest().items()]
     resolved_ts = resolved(newest, catalog.shards, is_whole=is_whole)
     return msgspec.structs.replace(found, resolved_ts=resolved_ts)
 
@@ -315,7 +303,7 @@ def verify(url: str, report: Report = lambda *_: None) -> Verified:
     """Reads every byte of an archive. Raises ConfigError, Corrupt, ArchiveUnavailable."""
     store = ArchiveStore.open(url)
     catalog = read_catalog(store)
-    segments = sorted(all_segments(store, catalog), key=_by_shard)
+    segments = sorted(all_segments(store, catalog), key=by_shard)
     total, done = sum(each.size_bytes for each in segments), 0
     problems: list[str] = []
     try:

@@ -13,7 +13,6 @@ import http.client
 import os
 import shutil
 import socket
-import ssl
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
@@ -109,20 +108,15 @@ class _Placed:
     def begin(self, after: Tso, upto: Tso) -> Tso:
         """Where a read of (after, upto] begins that is planned now; NO_TS is the beginning of what
         is there. Raises Behind, here or by `binlogs`, for one before it."""
-        return after
+        return self._places.begin(after, upto)
 
     def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         """Where to cut (after, upto] into parts; ascending, the last is `upto`."""
-        every = wanted.partition_transactions
-        found = [
-            Tso(each.commit_ts)
-            for each in islice(self._places.found(after, upto), every - 1, None, every)
-        ]
-        return [*(each for each in found if each < upto), upto]
+        return self._places.bounds(after, upto, wanted.partition_transactions)
 
     def has_any(self, after: Tso, upto: Tso) -> bool:
         """Whether something may have committed in (after, upto]."""
-        return next(self._places.found(after, upto, at_most=1), None) is not None
+        return self._places.has_any(after, upto)
 
     def reach(self, after: Tso, upto: Tso, transactions: int) -> Tso:
         """The commit_ts that so many transactions reach, at most `upto`."""
@@ -150,8 +144,8 @@ class ArchiveInput(_Placed):
         self._store = ArchiveStore.open(wanted.path)
         self._catalog = read_catalog(self._store)
         unwanted = self._unwanted if wanted.form == "rows" else None
-        self._index = ArchivedIndex(self._store, self._catalog, unwanted)
-        super().__init__(wanted, self._store, self._index)
+        index = ArchivedIndex(self._store, self._catalog, unwanted)
+        super().__init__(wanted, self._store, index)
 
     def segments(self) -> Iterator[SegmentIndex]:
         """Every segment that the catalog names."""
@@ -160,18 +154,6 @@ class ArchiveInput(_Placed):
     def _unwanted(self) -> Unwanted:
         history = self.history()
         return Unwanted(history.elsewhere(self._wanted.table), history.jobs)
-
-    def begin(self, after: Tso, upto: Tso) -> Tso:
-        """As of all, by the catalog alone."""
-        return self._index.begin(after, upto)
-
-    def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
-        """As of all, by the catalog alone."""
-        return self._index.bounds(after, upto, wanted.partition_transactions)
-
-    def has_any(self, after: Tso, upto: Tso) -> bool:
-        """As of all, by the catalog alone."""
-        return self._index.has_any(after, upto)
 
     def cluster_id(self) -> int | None:
         """Which cluster wrote it; None where that is not known."""
@@ -387,9 +369,8 @@ class RemotePump:
     def _connection(self) -> http.client.HTTPConnection:
         if self._files is None:
             return http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_S)
-        context: ssl.SSLContext = ClientTls(self._files).fresh()
         return http.client.HTTPSConnection(
-            self._host, self._port, timeout=ANSWER_S, context=context
+            self._host, self._port, timeout=ANSWER_S, context=ClientTls(self._files).fresh()
         )
 
 
@@ -404,11 +385,9 @@ and says where pinned files are, to be told to whoever reads."""
 def _application() -> str:
     """The process that the reading belongs to: Spark's JVM, above the Python that plans."""
     pid = os.getpid()
+    comms = ((each, Path(f"/proc/{each}/comm")) for each in _ancestors(pid))
     with suppress(OSError):  # above a container, or another user's: nobody tells what it is
-        for ancestor in _ancestors(pid):
-            if Path(f"/proc/{ancestor}/comm").read_text().strip() == "java":
-                pid = ancestor
-                break
+        pid = next((each for each, comm in comms if comm.read_text().strip() == "java"), pid)
     return f"{pid}-{_started(pid)}"
 
 
