@@ -227,8 +227,7 @@ def _by_table(tables: Iterable[TableAt | None]) -> Iterator[tuple[TableAt, list[
 
 def _events(rows: list[_Event]) -> pa.RecordBatch:
     columns = [[row[at] for row in rows] for at in range(len(EVENTS))]
-    arrays = [pa.array(column, of) for column, of in zip(columns, EVENTS.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)
+    return pa.RecordBatch.from_arrays(list(map(pa.array, columns, EVENTS.types)), schema=EVENTS)
 
 
 def _may_move(table: TableAt) -> _Splits | None:

@@ -180,7 +180,7 @@ class Typed:
         self._request, self._wanted, self._schema = request, wanted, schema
         self._key_ids = key_ids(wanted.info)
         self._decoders = PerTable(RowDecoder)
-        self._layouts: dict[int, tuple[TableAt, list[_Source]]] = {}
+        self._sources = PerTable(lambda of: [self._source(of, each) for each in wanted.columns])
         self._losses: Counter[str] = Counter()
 
     def batches(self, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
@@ -260,7 +260,8 @@ class Typed:
         ]
         rows = [each.row for each in changes]
         targets = self._schema.types[len(MARKS) :]
-        for source, target in zip(self._layout(table, changes[0]), targets, strict=True):
+        self._check_new(table, changes[0])
+        for source, target in zip(self._sources.of(table), targets, strict=True):
             arrays.append(self._array(table, source, rows, target, changes[0].commit_ts))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -292,14 +293,6 @@ class Typed:
                 "end this read before that commit_ts (`to`) and begin another behind it (`from`);"
                 " a stream that is started again takes the new type",
             ) from error
-
-    def _layout(self, table: TableAt, first: Change) -> list[_Source]:
-        kept = self._layouts.get(id(table))
-        if kept is None:
-            self._check_new(table, first)
-            kept = table, [self._source(table, each) for each in self._wanted.columns]
-            self._layouts[id(table)] = kept
-        return kept[1]
 
     def _source(self, table: TableAt, column: Column) -> _Source:
         """Where a column of the read comes from in rows of this table."""
@@ -400,9 +393,8 @@ class JsonRows:
                 table.append((*_ddl_of(each), DDL, None, None, each.query))
             else:
                 table.append((*_where(*each), each[1].op, rows[at], before.get(at), None))
-        columns = zip(*table, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, RAW, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=RAW)
+        arrays = map(pa.array, zip(*table, strict=True), RAW.types)
+        return pa.RecordBatch.from_arrays(list(arrays), schema=RAW)
 
     def _texts(self, held: Sequence[Any], row_of: Any) -> dict[int, str]:
         """JSON of the rows by their place in `held`; each table's are built together."""

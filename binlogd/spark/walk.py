@@ -129,11 +129,8 @@ class LogWalk:
     def table(self, table_id: int, version: int, commit_ts: Tso) -> TableAt | None:
         """The one that rows see; None for one whose rows do not count. Raises UnknownTable."""
         table = self._schema.table_at(table_id, version)
-        return table or self._late_table(table_id, version, commit_ts)
-
-    def _late_table(self, table_id: int, version: int, commit_ts: Tso) -> TableAt | None:
-        if self._schema.is_truncated(table_id) or is_reserved(table_id):
-            return None
+        if table is not None or self._schema.is_truncated(table_id) or is_reserved(table_id):
+            return table
         self._learn(0, commit_ts)
         table = self._schema.table_at(table_id, version)
         if table is None:
@@ -144,8 +141,7 @@ class LogWalk:
 def schema_as_of(jobs: Iterable[Job], moment: Tso) -> SchemaTracker:
     """The schema that the history tells for a moment; NO_TS is the newest."""
     tracker = SchemaTracker()
-    ordered = sorted(jobs, key=lambda job: job.schema_version)
-    for job in ordered:
+    for job in sorted(jobs, key=lambda job: job.schema_version):
         is_over = job.is_done and job.schema_version > 0
         if is_over and (moment == NO_TS or 0 < job.finished_ts <= moment):
             tracker.apply(job, SchemaState.NONE)

@@ -233,17 +233,18 @@ def finish(
     heads = {each.directory: each for each in last.tables.values()}
     counts = {last.tables[name].directory: each for name, each in last.counted.items()}
     heads |= {each.head.directory: each.head for each in appended}
-    there = {name: each for each, name in batch.names.items() if each in heads}
+    tables = {
+        name: msgspec.structs.replace(heads[directory], table_id=batch.ids[directory])
+        for directory, name in batch.names.items()
+        if directory in heads
+    }
     now = LakeTables(
         batch.end,
-        {
-            name: msgspec.structs.replace(heads[directory], table_id=batch.ids[directory])
-            for name, directory in there.items()
-        },
+        tables,
         lake.place.kind,
         counted={
-            name: total(of[directory] for of in (counts, put) if directory in of)
-            for name, directory in there.items()
+            name: total(of[each.directory] for of in (counts, put) if each.directory in of)
+            for name, each in tables.items()
         },
         counted_from=last.counts_begin(),
         mode=lake.mode,

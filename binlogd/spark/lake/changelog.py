@@ -257,10 +257,8 @@ class _Walk:
 
 def plan_of(database: str, info: Table) -> TablePlan:
     """A table as it is at a moment."""
-    shown = [each for each in info.columns if each.is_public and not each.hidden]
-    columns = tuple(each for each in shown if not each.is_virtual)
-    left = tuple(each.name for each in shown if each.is_virtual)
-    return TablePlan(database, info, handle_of(info), columns, left, ())
+    left = tuple(each.name for each in info.shown_columns() if each.is_virtual)
+    return TablePlan(database, info, handle_of(info), tuple(info.stored_columns()), left, ())
 
 
 def places(schema: pa.Schema, columns: Sequence[ArrowColumn]) -> list[str]:

@@ -110,20 +110,19 @@ def is_new(found: Claim | None, mine: Claim, where: str, *, takes_over: bool) ->
     )
 
 
-def decoded(content: bytes, kind: type[T], where: str) -> T:
-    """What a small file of a lake holds. Raises Corrupt."""
+def found(store: ArchiveStore, name: str, kind: type[T], where: str) -> T | None:
+    """What a small file of a place holds; None where it is not there. Raises Corrupt."""
+    content = store.found(name)
     try:
-        return msgspec.json.decode(content, type=kind)
+        return None if content is None else msgspec.json.decode(content, type=kind)
     except ValueError as error:
-        raise Corrupt(f"{where}: {error}") from error
+        raise Corrupt(f"{where}/{name}: {error}") from error
 
 
 def claim_place(store: ArchiveStore, where: str, mine: Claim, *, takes_over: bool) -> None:
     """Notes in a directory whose it is. Raises PipelineStopped where it is another's."""
-    noted = store.found(CLAIM_NAME)
-    place = f"{where}/{CLAIM_NAME}"
-    found = decoded(noted, Claim, place) if noted is not None else None
-    if is_new(found, mine, where, takes_over=takes_over):
+    noted = found(store, CLAIM_NAME, Claim, where)
+    if is_new(noted, mine, where, takes_over=takes_over):
         store.put(CLAIM_NAME, msgspec.json.encode(mine))
 
 
@@ -188,43 +187,35 @@ class LakeManifest:
 
     def read(self) -> LakeTables:
         """What stands there; nothing where nothing was written yet. Raises ConfigError, Corrupt."""
-        content = self.store.found(TABLES_NAME)
-        if content is None:
+        now = found(self.store, TABLES_NAME, LakeTables, self._place.shown)
+        if now is None:
             return LakeTables(0, {}, self._place.kind, mode=self._mode)
-        found = decoded(content, LakeTables, f"{self._place.shown}/{TABLES_NAME}")
-        if found.format != self._place.kind:
+        if now.format != self._place.kind:
             raise ConfigError(
-                f"{self._place.shown} is a lake of {found.format}: --into"
-                f" {found.format}:{self._place.shown}, or another directory"
+                f"{self._place.shown} is a lake of {now.format}: --into"
+                f" {now.format}:{self._place.shown}, or another directory"
             )
-        if found.mode != self._mode:
+        if now.mode != self._mode:
             raise ConfigError(
-                f"{self._place.shown} is a lake of the mode {found.mode}: --mode {found.mode}, or"
+                f"{self._place.shown} is a lake of the mode {now.mode}: --mode {now.mode}, or"
                 " another directory"
             )
-        return found
+        return now
 
     def schema_at(self, commit_ts: int) -> bytes | None:
         """The upstream's schema at the end of the last batch, if that is this moment. Raises
         Corrupt."""
-        name = f"{_SCHEMAS}/{commit_ts}"
-        content = self.store.found(name)
-        if content is not None:
-            decoded(content, msgspec.Raw, f"{self._place.shown}/{name}")
-        return content
+        kept = found(self.store, f"{_SCHEMAS}/{commit_ts}", msgspec.Raw, self._place.shown)
+        return None if kept is None else bytes(kept)
 
     def columns_at(self, commit_ts: int) -> dict[str, pa.Schema]:
         """The columns of a changelog then, in the same way. Raises Corrupt."""
         name = f"{_SCHEMAS}/{commit_ts}{_COLUMNS}"
-        where = f"{self._place.shown}/{name}"
-        content = self.store.found(name)
-        if content is None:
-            return {}
-        kept = decoded(content, dict[str, bytes], where)
+        kept = found(self.store, name, dict[str, bytes], self._place.shown) or {}
         try:
             return {each: pa.ipc.read_schema(pa.py_buffer(of)) for each, of in kept.items()}
         except (OSError, pa.ArrowException) as error:
-            raise Corrupt(f"{where}: {error}") from error
+            raise Corrupt(f"{self._place.shown}/{name}: {error}") from error
 
     def turn(self, now: LakeTables, tracker: bytes, columns: bytes = b"") -> None:
         """Makes these versions those that hold, and removes what no reader needs any more."""

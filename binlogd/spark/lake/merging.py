@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
@@ -101,10 +100,6 @@ class Took(msgspec.Struct, frozen=True):
     keys: int
     rows_put: int
     rows_gone: int
-
-    def plus(self, other: Took) -> Took:
-        """Both together."""
-        return Took(*map(sum, zip(*map(msgspec.structs.astuple, (self, other)), strict=True)))
 
 
 class Merged(msgspec.Struct, frozen=True, tag=True):
@@ -201,7 +196,8 @@ def merge(
             if parts.of[table_id].many == 1:
                 done = _finished(content, head, schema, upsert, parts, batch.end)
             if done is None:
-                yield _written(table_id, upsert, took)
+                put, gone = upsert.writer.close(), upsert.gone_keys()
+                yield WrittenPart(table_id, put, gone, took, *upsert.keys.bounds())
             else:
                 yield _checked(plan, head, done, took)
 
@@ -230,11 +226,6 @@ def _finished(
     if parts.cores > 1 and work.size_bytes > SHARE_BYTES:
         return None
     return content.finish(head, schema, upsert, work, end)
-
-
-def _written(table_id: int, upsert: Upsert, took: Took) -> WrittenPart:
-    put, gone = upsert.writer.close(), upsert.gone_keys()
-    return WrittenPart(table_id, put, gone, took, *upsert.keys.bounds())
 
 
 # --- one version by several tasks ----------------------------------------------------------------
@@ -281,7 +272,8 @@ def commit(
         gone = [name for each in rest for name in each.gone]
         come = [name for each in mine for name in each.put]
         come += [name for each in rest for name in each.come]
-        took = reduce(Took.plus, (each.took for each in mine))
+        each_took = (msgspec.structs.astuple(each.took) for each in mine)
+        took = Took(*map(sum, zip(*each_took, strict=True)))
         with failing_as(plan.label):
             now = kind.replace(head, lake_schema(plan, batch.types), gone, come, batch.end)
             yield _checked(plan, head, now, took)

@@ -18,7 +18,7 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.moves import PartitionsEnded, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.content import SHARE_BYTES, LakeContent, TouchedFiles, dealt, failing_as
+from binlogd.spark.lake.content import SHARE_BYTES, TouchedFiles, dealt, failing_as
 from binlogd.spark.lake.files import DataFile, LakeFiles
 from binlogd.spark.lake.homes import ExistingRows, LateRows
 from binlogd.spark.lake.layout import LakeLayout
@@ -67,8 +67,7 @@ def prepare(
     `late` are rows that came while partitions of their tables went. Raises PipelineStopped, and
     what `tasks` raises.
     """
-    content = lake.content()
-    preparing = _Preparing(lake, content, now, batch, late, tasks)
+    preparing = _Preparing(lake, now, batch, late, tasks)
     return {table_id: preparing.table(table_id) for table_id in batch.after}
 
 
@@ -92,15 +91,9 @@ def rewritten(lake: Lake, batch: LakeBatch, late: LateRows, work: Rewriting) -> 
 
 class _Preparing:
     def __init__(
-        self,
-        lake: Lake,
-        content: LakeContent,
-        now: LakeTables,
-        batch: LakeBatch,
-        late: LateRows,
-        tasks: Executors,
+        self, lake: Lake, now: LakeTables, batch: LakeBatch, late: LateRows, tasks: Executors
     ) -> None:
-        self._lake, self._content, self._batch, self._late = lake, content, batch, late
+        self._lake, self._content, self._batch, self._late = lake, lake.content(), batch, late
         self._now, self._there, self._tasks = now, now.by_id(), tasks
 
     def table(self, table_id: int) -> LakeTable:

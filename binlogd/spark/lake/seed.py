@@ -20,7 +20,7 @@ from binlogd.spark.lake.manifest import (
     LakeTable,
     LakeTables,
     PipelineStopped,
-    decoded,
+    found,
     leaving_of,
     placed_of,
 )
@@ -63,11 +63,10 @@ def seed_table(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded:
 
 def finish_seed(lake: Lake, begin: LoadedBase) -> LakeTables:
     """Makes the tables the lake's, when all are there."""
-    found = {table_id: _seeded(lake, begin, table_id) for table_id in begin.tables}
     tables = {
         plan.label: each.table
         for table_id, plan in begin.tables.items()
-        if (each := found[table_id]) is not None
+        if (each := _seeded(lake, begin, table_id)) is not None
     }
     placed, leaving = placed_of(begin.tables), leaving_of(begin.tables)
     now = LakeTables(begin.commit_ts, tables, lake.place.kind, placed, leaving=leaving)
@@ -84,11 +83,8 @@ def finish_seed(lake: Lake, begin: LoadedBase) -> LakeTables:
 
 def _seeded(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded | None:
     name = f"{SEEDS}/{table_id}.json"
-    content = lake.manifest().store.found(name)
-    if content is None:
-        return None
-    found = decoded(content, Seeded, f"{lake.place.shown}/{name}")
-    return found if found.commit_ts == begin.commit_ts else None
+    seeded = found(lake.manifest().store, name, Seeded, lake.place.shown)
+    return seeded if seeded is not None and seeded.commit_ts == begin.commit_ts else None
 
 
 def _counted(
