@@ -71,12 +71,7 @@ def in_form_of(column: Column, scalar: Scalar) -> Value:
     tp = column.field_type.tp
     step = _FORMS.get(tp)
     if step is None:
-        if tp in STRING_TYPES:
-            step = _string
-        elif tp in INTEGER_TYPES:
-            step = _integer
-        else:
-            raise CorruptRow(f"column {column.name} of type {tp:d} cannot have a default")
+        raise CorruptRow(f"column {column.name} of type {tp:d} cannot have a default")
     try:
         return step(column, _plain(scalar))
     except (ValueError, ArithmeticError) as error:
@@ -180,6 +175,9 @@ def _datetime(column: Column, text: str) -> Value:
 
 
 _FORMS: dict[int, Callable[[Column, str], Value]] = {
+    **dict.fromkeys(INTEGER_TYPES, _integer),
+    **dict.fromkeys(STRING_TYPES, _string),
+    **dict.fromkeys(DATETIME_TYPES, _datetime),
     Tp.FLOAT: _float,
     Tp.DOUBLE: _float,
     Tp.NEW_DECIMAL: _decimal,
@@ -187,9 +185,6 @@ _FORMS: dict[int, Callable[[Column, str], Value]] = {
     Tp.ENUM: _enum,
     Tp.SET: _set,
     Tp.DATE: lambda _, text: date_text(packed_time(text or ZERO_DATE)),
-    Tp.DATETIME: _datetime,
-    Tp.TIMESTAMP: _datetime,
-    Tp.NEWDATE: _datetime,
     Tp.DURATION: lambda column, text: duration_text(
         duration_ns(text or ZERO_CLOCK), column.field_type.decimal
     ),

@@ -151,13 +151,11 @@ def _common_handle(table: Table, values: Mapping[int, Value]) -> tuple[bytes, se
 
 
 def _key_string(column: Column, value: bytes, length: int) -> bytes:
-    if length >= 0:
-        if column.is_binary:
-            value = value[:length]
-        else:
-            value = value.decode("utf-8", "surrogateescape")[:length].encode(
-                "utf-8", "surrogateescape"
-            )
+    if length >= 0 and column.is_binary:
+        value = value[:length]
+    elif length >= 0:
+        text = value.decode("utf-8", "surrogateescape")
+        value = text[:length].encode("utf-8", "surrogateescape")
     is_exact = column.is_binary or column.field_type.collate in _EXACT_COLLATIONS
     return value if is_exact else value.rstrip(b" ")
 

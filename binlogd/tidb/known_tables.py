@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from binlogd.tidb.ddl_text import changed_columns, renamed_tables
+from binlogd.tidb.ddl_text import Rename, changed_columns, renamed_tables
 from binlogd.tidb.kinds import TABLE_DROPS, WITHOUT_EFFECT
 from binlogd.tidb.model import ActionType, Database, Job, Table, table_from_json
 from binlogd.tidb.moved_rows import MovedRows
@@ -178,18 +178,13 @@ class KnownTables:
         texts = renamed_tables(job.query)
         if len(texts) != len(infos):
             texts = []
-        session_id = job.schema_id
-        for text, info in zip(texts, infos, strict=False):
-            tracked = self.by_id.get(info.id)
-            if not text.old_database and tracked is not None:
-                session_id = tracked.schema_id
-                break
-        pairs = []
-        for number, info in enumerate(infos):
-            explicit = texts[number].new_database if texts else ""
-            schema_id = self._schema_id(explicit, session_id)
-            old_name = texts[number].old_table if texts else ""
-            pairs.append(self._renamed(info, schema_id, job, old_name=old_name))
+        told = zip(texts, infos, strict=False)
+        bare = (self.by_id.get(info.id) for text, info in told if not text.old_database)
+        session_id = next((each.schema_id for each in bare if each is not None), job.schema_id)
+        pairs, unsaid = [], [Rename("", "", "", "")] * len(infos)
+        for text, info in zip(texts or unsaid, infos, strict=True):
+            schema_id = self._schema_id(text.new_database, session_id)
+            pairs.append(self._renamed(info, schema_id, job, old_name=text.old_table))
         return Effect(bool(pairs), self.name_in(job), renamed=tuple(pairs))
 
     def _renamed(

@@ -340,16 +340,7 @@ class _FieldTypeJson(msgspec.Struct, frozen=True, rename="pascal"):
     is_array: bool = msgspec.field(name="Array", default=False)
 
     def kind(self) -> FieldType:
-        return FieldType(
-            self.tp,
-            self.flag,
-            self.flen,
-            self.decimal,
-            self.charset,
-            self.collate,
-            self.elems or (),
-            self.is_array,
-        )
+        return FieldType(**asdict(self) | {"elems": self.elems or ()})
 
     @classmethod
     def of(cls, kind: FieldType) -> _FieldTypeJson:

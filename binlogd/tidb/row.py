@@ -244,8 +244,6 @@ class RowDecoder:
         is_written = known.state in WRITABLE_STATES and not self._table.may_lack_columns
         if is_written and not known.not_null:
             return None
-        if known.origin_default is None and known.origin_default_bit is None and not known.not_null:
-            return None
         return missing_value(
             replace(
                 column,
