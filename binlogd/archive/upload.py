@@ -90,7 +90,7 @@ def _round(task: Task, shards: Sequence[ShardDirectory], report: Report) -> Arch
     kept = stored = _kept(store, task, len(shards))
     gone_ts = kept.gone_ts if kept.segments else _gone_ts(shards)
     known = {(each.shard, each.fid): each for each in kept.segments}
-    _check_own(store, shards, known)
+    _check_own(store, shards, kept, known)
     first = kept.first_fids()
     waiting = [
         each
@@ -162,17 +162,23 @@ def _kept(store: ArchiveStore, task: Task, shards: int) -> ArchiveCatalog:
 def _check_own(
     store: ArchiveStore,
     shards: Sequence[ShardDirectory],
+    kept: ArchiveCatalog,
     known: Mapping[tuple[int, int], SegmentIndex],
 ) -> None:
-    """Raises Refused where no file that is there is the one that was archived by its number: those
-    of another Pump of the cluster, or of this one before its disk was lost, are called the same."""
+    """Raises Refused where no file that is there is the one that was archived by its number, or a
+    shard ends before its archive: those of another Pump of the cluster, or of this one before its
+    disk was lost, are called the same."""
+    is_ahead = any(
+        each.is_sealed and each.fid > max(shards[number].segments(), default=-1)
+        for number, each in kept.newest().items()
+    )
     alike = {
         path.stat().st_size == there.size_bytes
         for number, shard in enumerate(shards)
         for fid, path in shard.segments().items()
         if (there := known.get((number, fid))) is not None and there.is_sealed
     }
-    if alike == {False}:
+    if is_ahead or alike == {False}:
         raise Refused(
             f"{store.url}: is the archive of another Pump, or of another data directory: its"
             " segments are none of these: name another place by archive.url"

@@ -230,16 +230,18 @@ def test_an_archive_stands_in_for_the_data_directory(logged: Logged, tmp_path: P
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.parametrize("page_segments", [100, 2])
 def test_another_pump_of_the_cluster_does_not_take_its_segments_for_archived(
-    tmp_path: Path,
+    page_segments: int, tmp_path: Path
 ) -> None:
-    """Their files are called the same; so are those of one that began anew after a lost disk."""
-    options = [Options(seed=seed, transactions=200) for seed in (1, 2)]
+    """Their files are called the same; so are those of one that began anew after a lost disk, of
+    whose numbers nothing may be left in the catalog itself."""
+    options = [Options(seed=1, transactions=200), Options(seed=2, transactions=60)]
     one, other = (
         Logged.write(tmp_path / str(each.seed), each, segment_bytes=1 << 13) for each in options
     )
     url = str(tmp_path / "archive")
-    done = archive(task(one, url, cluster_id=7))
+    done = archive(task(one, url, cluster_id=7, page_segments=page_segments))
     assert done.segments > 4
     with pytest.raises(Refused, match="is the archive of another Pump"):
         archive(task(other, url, cluster_id=7))
