@@ -31,7 +31,6 @@ from binlogd.pump.spools import Spools
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics
 from binlogd.telemetry.logs import Seldom
 from binlogd.wire import codec, peek
-from binlogd.wire.requests import own_payloads
 
 _SLOW_S = 1.0
 
@@ -127,7 +126,7 @@ class PumpService:
         """`write_binlogs` for what needs no waiting before it is queued, as nearly always: all for
         this Pump, and room."""
         own = self._cluster.cluster_id
-        payloads = own_payloads(messages, own) if own is not None else [None]
+        payloads = codec.own_payloads(messages, own) if own is not None else [None]
         if None in payloads:
             return False
         clock, sizes = asyncio.get_running_loop().time, [len(message) for message in messages]

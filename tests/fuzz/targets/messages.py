@@ -11,7 +11,6 @@ from binlogd.grpc.prefix import MessageCutter, prefixed
 from binlogd.tso import Tso
 from binlogd.wire import batch, codec
 from binlogd.wire.generated import binlog as pb
-from binlogd.wire.requests import own_payloads
 
 
 def seeds() -> list[bytes]:
@@ -38,7 +37,7 @@ def run(data: bytes) -> None:
         assert codec.decode_write_request(again) == request
         told = pb.WriteBinlogReq().parse(again)
         assert (told.cluster_id, told.payload) == request
-    quick = own_payloads([data], 7)[0]
+    quick = codec.own_payloads([data], 7)[0]
     if quick is not None:
         assert request == (7, quick)
     head = codec.write_request_head(data[:64], message_bytes=len(data))

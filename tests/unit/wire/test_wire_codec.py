@@ -15,7 +15,6 @@ from binlogd.tso import Tso
 from binlogd.wire import codec
 from binlogd.wire.binlogs import commit_binlog, prewrite_binlog
 from binlogd.wire.generated import binlog as pb
-from binlogd.wire.requests import own_payloads
 
 CLUSTER = 6791641053252586769
 JOINED = bytes.fromhex("0801100118022a017638004000")
@@ -71,7 +70,7 @@ def test_many_requests_at_once_read_as_each_by_itself(
     message = bytearray(codec.encode_write_request(cluster_id, payload))
     if is_damaged and at < len(message):
         message[at] = byte
-    (found,) = own_payloads([bytes(message)], cluster_id)
+    (found,) = codec.own_payloads([bytes(message)], cluster_id)
     if found is not None:
         assert codec.decode_write_request(bytes(message)) == (cluster_id, found)
     else:
