@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 import structlog
-from grpclib.client import Channel, Stream
-from grpclib.const import Cardinality, Status
+from grpclib.client import Channel, Stream, StreamStreamMethod
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from binlogd.client.pump_client import PumpClient
@@ -147,9 +147,8 @@ class _Link:
 
     async def _run(self) -> None:
         try:
-            async with self.channel.request(
-                wire.WRITE_BATCH, Cardinality.STREAM_STREAM, bytes, bytes
-            ) as stream:
+            method = StreamStreamMethod[bytes, bytes](self.channel, wire.WRITE_BATCH, bytes, bytes)
+            async with method.open() as stream:
                 await stream.send_request()
                 inbox = Inbox(stream, _ANSWER_BYTES_MAX)
                 await stream.recv_initial_metadata()

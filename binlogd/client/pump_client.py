@@ -98,13 +98,10 @@ class PumpClient:
         Raises Refused when it was not taken and never will be, PumpUnavailable when its time is
         over without an answer.
         """
-        is_prewrite = peek.peek(payload).tp == BinlogType.PREWRITE
-        limits = self._limits
-        retry_s = limits.prewrite_retry_s if is_prewrite else limits.outcome_retry_s
-        interval_s = (
-            limits.prewrite_retry_interval_s if is_prewrite else limits.outcome_retry_interval_s
-        )
-        clock = asyncio.get_running_loop().time
+        limits, clock = self._limits, asyncio.get_running_loop().time
+        retry_s, interval_s = limits.outcome_retry_s, limits.outcome_retry_interval_s
+        if peek.peek(payload).tp == BinlogType.PREWRITE:
+            retry_s, interval_s = limits.prewrite_retry_s, limits.prewrite_retry_interval_s
         until_s = clock() + retry_s
         while True:  # until it is durable, refused, or its time is over
             try:

@@ -46,17 +46,15 @@ class PumpList:
     ) -> None:
         """`horizon` is told every commit_ts that another Pump has promised: a shard in this process
         that nobody writes to may then promise the same."""
-        self._local, self._remote = local, remote
-        self._tls = tls
-        self._cluster_id, self._horizon = cluster_id, horizon
+        self._local, self._remote, self._cluster_id = local, remote, cluster_id
+        self._source = partial(RemoteSource, tls=tls, observe=horizon.take)
 
     async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         """See Sources."""
         cluster_id = await self._cluster_id()
-        remote = partial(
-            RemoteSource, cluster_id=cluster_id, tls=self._tls, observe=self._horizon.take
+        others = (
+            self._source(shown_address(each), *each, cluster_id=cluster_id) for each in self._remote
         )
-        others = (remote(shown_address(each), *each) for each in self._remote)
         yield [Member(source) for source in (*self._local, *others)]
         await asyncio.Event().wait()
 
@@ -112,7 +110,8 @@ class RegisteredPumps:
     ) -> None:
         """`own_id` is the Pump that `local` belongs to; `horizon` is told what others promise."""
         self._local, self._registry, self._own_id = local, registry, own_id
-        self._cluster_id, self._horizon, self._tls = cluster_id, horizon, tls
+        self._cluster_id = cluster_id
+        self._remote = partial(RemoteSource, tls=tls, observe=horizon.take)
         self._is_watched = False
         self._taken_in: Set[str] = frozenset()
         self._turn = asyncio.Event()
@@ -202,18 +201,10 @@ class RegisteredPumps:
             log.info("pump_moved", pump=node.node_id, before=known[0], now=node.host)
         source: BinlogSource
         try:
-            address = host_and_port(node.host)
+            source = self._remote(node.node_id, *host_and_port(node.host), cluster_id=cluster_id)
         except ValueError:
             log.warning("pump_entry_unusable", pump=node.node_id, host=node.host)
             source = _Unreachable(node.node_id, node.host)
-        else:
-            source = RemoteSource(
-                node.node_id,
-                *address,
-                cluster_id=cluster_id,
-                tls=self._tls,
-                observe=self._horizon.take,
-            )
         self._known[node.node_id] = node.host, source
         return source
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 
 import structlog
 
-from binlogd.errors import Unavailable
 from binlogd.merge.merge import Merge, MergeSource, SourcePosition
-from binlogd.ports import BinlogSource, Member, Sources, SourceState
+from binlogd.ports import BinlogSource, Member, SourceState
 
 log = structlog.get_logger(__name__)
 
@@ -53,14 +51,35 @@ class MergeMembers:
         self._clock = asyncio.get_running_loop().time
         self._pullers: dict[str, Puller] = {}
 
-    async def follow(self, sources: Sources) -> AsyncGenerator[Puller, None]:
-        """Lets sources come and go, until cancelled, and gives each that is to be pulled from now
-        on, by a task that the caller puts there. Raises what the list raises."""
-        async with aclosing(sources.watch()) as lists:
-            async for members in lists:
-                for puller in self._updated(members):
+    def updated(self, members: Sequence[Member]) -> Iterator[Puller]:
+        """Lets sources come and go: each that is to be pulled from now on, by a task that the
+        caller puts there before it asks for the next."""
+        for member in members:
+            name = member.source.name
+            puller = self._pullers.get(name)
+            if puller is not None:
+                before, puller.member = puller.member, member
+                if member.state is not before.state:
+                    puller.offline_at_s = self._clock()
+                    log.info("source_changed", source=name, state=member.state.value)
+                if member.source is not before.source and puller.task is not None:
+                    puller.task.cancel()
                     yield puller
-        raise Unavailable("the list of sources ended")
+                self.leaves_drained(puller)
+            elif member.state is SourceState.OFFLINE:
+                log.info("offline_source_passed_over", source=name, last_ts=member.last_ts)
+            else:
+                puller = Puller(member, self._merge.join(name), self._clock())
+                self._pullers[name] = puller
+                after, state = puller.held.resolved_ts, member.state.value
+                log.info("source_joined", source=name, after=after, state=state)
+                yield puller
+        present = {member.source.name for member in members}
+        for name, puller in self._pullers.items():
+            if name not in present and not puller.is_vanished:
+                log.warning("source_vanished", source=name, consequence="still waited for")
+            puller.is_vanished = name not in present
+        self._moved.set()
 
     def cancel(self) -> None:
         """Ends all pulling."""
@@ -102,34 +121,6 @@ class MergeMembers:
         )
         self._let_go(puller)
         return True
-
-    def _updated(self, members: Sequence[Member]) -> Iterator[Puller]:
-        for member in members:
-            name = member.source.name
-            puller = self._pullers.get(name)
-            if puller is not None:
-                before, puller.member = puller.member, member
-                if member.state is not before.state:
-                    puller.offline_at_s = self._clock()
-                    log.info("source_changed", source=name, state=member.state.value)
-                if member.source is not before.source and puller.task is not None:
-                    puller.task.cancel()
-                    yield puller
-                self.leaves_drained(puller)
-            elif member.state is SourceState.OFFLINE:
-                log.info("offline_source_passed_over", source=name, last_ts=member.last_ts)
-            else:
-                puller = Puller(member, self._merge.join(name), self._clock())
-                self._pullers[name] = puller
-                after, state = puller.held.resolved_ts, member.state.value
-                log.info("source_joined", source=name, after=after, state=state)
-                yield puller
-        present = {member.source.name for member in members}
-        for name, puller in self._pullers.items():
-            if name not in present and not puller.is_vanished:
-                log.warning("source_vanished", source=name, consequence="still waited for")
-            puller.is_vanished = name not in present
-        self._moved.set()
 
     def _let_go(self, puller: Puller) -> None:
         self._merge.leave(puller.name)

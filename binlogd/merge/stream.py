@@ -102,10 +102,12 @@ class MergedStream:
     async def follow(self, sources: Sources) -> None:
         """Lets sources come and go, until cancelled."""
         try:
-            async with aclosing(self._members.follow(sources)) as pullers:
-                async for puller in pullers:
-                    pulling = self._fill(puller)
-                    puller.task = self._group.create_task(pulling, name=f"pull {puller.name}")
+            async with aclosing(sources.watch()) as lists:
+                async for members in lists:
+                    for puller in self._members.updated(members):
+                        pulling = self._fill(puller)
+                        puller.task = self._group.create_task(pulling, name=f"pull {puller.name}")
+            raise Unavailable("the list of sources ended")
         except BinlogdError as error:
             self._fail(error)
 

@@ -53,10 +53,7 @@ def deletable(files: Sequence[RelayFile], saved_ts: Tso) -> list[int]:
     at or before it. Why it holds: a file goes only when the *next* one begins at or before the
     saved checkpoint. Not the applied one: what is not saved is read again after a crash.
     """
-    needed = 0
-    for number, (_, following) in enumerate(pairwise(files)):
-        if following.base_ts <= saved_ts:
-            needed = number + 1
+    needed = max((at for at, file in enumerate(files) if file.base_ts <= saved_ts), default=0)
     return [file.suffix for file in files[:needed]]
 
 
