@@ -241,12 +241,7 @@ class EarlyColumns:
         known += [version for version, first in self._first_seen.items() if first < began]
         others = {each.schema_version for each in self._done}
         turn = turn_of(ddl.job, ddl.commit_ts, others, max(known, default=0))
-        came = [
-            each
-            for each in self._kept
-            if each.change.table.info.id == before.id and each.commit_ts > began
-        ]
-        left = left_by(ddl.job, before, turn, came)
+        left = left_by(ddl.job, before, turn, self._kept_of(before.id, began))
         if left.rows is not None:
             after = self._schema.table_at(before.id, ddl.schema_version)
             assert after is not None, "a DDL of partitions leaves a table"
@@ -280,23 +275,25 @@ class EarlyColumns:
         is_complete = self._complete_after <= since
         if last_ts <= since and is_complete:
             return None
-        changes = [
-            each.rows
-            for each in self._kept
-            if each.change.table.info.id == table_id and each.commit_ts > since
-        ]
         after = self._schema.table_at(table_id, ddl.schema_version)
         backfilled = None
         if is_complete and after is not None and not ddl.effect.rewrites:
-            backfilled = _backfilled(after, changes, frozenset(ddl.effect.added))
+            backfilled = _backfilled(after, self._kept_of(table_id, since), ddl.effect.added)
         if backfilled is None or after is None:
             return InDoubt(ddl.effect.added, since, max(last_ts, ddl.commit_ts))
         if backfilled.updated:
             self._put_due(ddl, after, backfilled)
         return None
 
+    def _kept_of(self, table_id: int, since: Tso) -> list[KeptChange]:
+        return [
+            each
+            for each in self._kept
+            if each.change.table.info.id == table_id and each.commit_ts > since
+        ]
 
-def _backfilled(at: TableAt, changes: Iterable[Mutation], added: frozenset[str]) -> Mutation | None:
+
+def _backfilled(at: TableAt, came: Iterable[KeptChange], added: tuple[str, ...]) -> Mutation | None:
     """Updates that put values of the added columns in place; None where that cannot be told."""
     info = at.info
     key = _key_columns(info)
@@ -305,8 +302,8 @@ def _backfilled(at: TableAt, changes: Iterable[Mutation], added: frozenset[str])
     if not key:
         return None
     try:
-        for mutation in changes:  # each moves the last states of rows on, in their order
-            for kind, old, new in changes_of(mutation, decoder):
+        for change in came:  # each moves the last states of rows on, in their order
+            for kind, old, new in changes_of(change.rows, decoder):
                 if kind != INSERT:
                     lasting.pop(tuple(old[each] for each in key), None)
                 if kind != DELETE:

@@ -60,7 +60,6 @@ class _HeadJson(msgspec.Struct, frozen=True):
 
 _HEAD = msgspec.json.Decoder(_HeadJson)
 _EVENTS = msgspec.json.Decoder(list[SchemaEvent])
-_BY_TIME = attrgetter("commit_ts")
 
 
 class SchemaLog:
@@ -168,7 +167,7 @@ class SchemaLog:
             raise Corrupt(f"{path}: is of commit_ts {head.base_ts}")
         tracker = SchemaTracker.from_snapshot(payloads[1])
         applied = 0
-        for event in sorted(events, key=_BY_TIME):
+        for event in sorted(events, key=attrgetter("commit_ts")):
             if event.commit_ts <= checkpoint.commit_ts:
                 tracker.apply(job_from_json(bytes(event.job)), event.schema_state)
                 applied += 1

@@ -225,8 +225,7 @@ class Session:
                         query = ddl.ddl_query.decode("utf-8", "replace")
                         raise MissingDdlJob(ddl.ddl_job_id, binlog.commit_ts, query)
             except (Stuck, Corrupt) as error:
-                if isinstance(error, Corrupt) or not is_ignored(binlog.commit_ts):
-                    return found, error
+                return found, error
             except MalformedBinlog as error:
                 if not is_ignored(binlog.commit_ts):
                     return found, unreadable(binlog, error)
@@ -243,10 +242,6 @@ class Session:
             self._checkpointer.versions.append((txn.commit_ts, schema.version))
         if isinstance(txn, Dml) and txn.schema_version > schema.version:
             self._ahead.append(txn.commit_ts)
-        self._note(txn)
-        return txn
-
-    def _note(self, txn: Txn) -> None:
         if isinstance(txn, Ddl | Skip) and txn.reason:
             self._ports.measures.skipped += 1
             log.info("transaction_skipped", commit_ts=txn.commit_ts, reason=txn.reason)
@@ -258,6 +253,7 @@ class Session:
                 table=txn.table,
                 schema_version=txn.schema_version,
             )
+        return txn
 
     async def _begun(self, first_ts: Tso) -> Walk:
         """Begins to walk at the first transaction; nothing is applied before."""

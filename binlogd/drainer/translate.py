@@ -69,9 +69,8 @@ class Translator:
         if self._as_of != self.schema.changes:
             self._tables.clear()
             self._as_of = self.schema.changes
-        if self._filter.loop is not None and self._came_back(
-            self._filter.loop, mutations, commit_ts, schema_version
-        ):
+        loop = self._filter.loop
+        if loop is not None and self._came_back(loop, mutations, commit_ts, schema_version):
             return Skip(commit_ts)
         if self.schema.moved.pasts:
             try:

@@ -30,8 +30,6 @@ from binlogd.upstream.store import StoredJob, UpstreamStore
 
 log = structlog.get_logger(__name__)
 
-_READ_JOBS = 200
-
 
 class _BinlogJson(msgspec.Struct):
     schema_version: int = msgspec.field(name="SchemaVersion", default=0)
@@ -114,11 +112,7 @@ class SchemaHistory:
 
     async def read(self, job_ids: Sequence[int]) -> list[Job]:
         """Jobs that the index knows, in the order of the ids. Raises Corrupt."""
-        jobs: list[Job] = []
-        for begin in range(0, len(job_ids), _READ_JOBS):
-            raws = await self._store.read_jobs(job_ids[begin : begin + _READ_JOBS])
-            jobs += map(job_from_json, raws)
-        return jobs
+        return [job_from_json(raw) for raw in await self._store.read_jobs(job_ids)]
 
     async def known_jobs(self) -> list[bytes]:
         """The JSON of every job that can be told now, by id: without the source, what it told

@@ -25,7 +25,9 @@ from binlogd.errors import ConfigError, Corrupt, UpstreamUnavailable
 from binlogd.host.database import Connection, FileAt, connection_to, is_damage, make_database
 from binlogd.ports import Clock
 from binlogd.tidb.job_index import JobEntry
+from binlogd.tidb.varint import UINT64_MASK
 from binlogd.tso import Tso
+from binlogd.wire.fields import signed
 
 _REMEDY = "bring back a whole copy of it; of a new node, remove it"
 _LOOK = "see that it may be read and written, its disk works, and files may be opened (ulimit -n)"
@@ -146,9 +148,9 @@ class UpstreamStore:
             )
         found = {int(value) for (value,) in rows}
         if len(found) > 1:
-            numbers = " and ".join(str(_unsigned(each)) for each in sorted(found))
+            numbers = " and ".join(str(each & UINT64_MASK) for each in sorted(found))
             raise Corrupt(f"{self.path}: {name} is two numbers: {numbers}", todo=_REMEDY)
-        return next((_unsigned(each) for each in found), None)
+        return next((each & UINT64_MASK for each in found), None)
 
     async def put_fact(self, name: str, value: int) -> None:
         """Sets it."""
@@ -156,7 +158,7 @@ class UpstreamStore:
             await self._connection.execute(
                 "INSERT INTO facts VALUES (?1, ?3), (?2, ?3)"
                 " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, name + COPY, _signed(value)),
+                (name, name + COPY, signed(value)),
             )
 
     async def put_fact_once(self, name: str, value: int) -> int:
@@ -166,7 +168,7 @@ class UpstreamStore:
                 "INSERT INTO facts SELECT column1, column2 FROM (VALUES (?1, ?3), (?2, ?3))"
                 " WHERE NOT EXISTS (SELECT 1 FROM facts WHERE name = ?1)"
                 " ON CONFLICT (name) DO NOTHING",
-                (name, name + COPY, _signed(value)),
+                (name, name + COPY, signed(value)),
             )
         kept = await self.fact(name)
         assert kept is not None, "facts are never removed"
@@ -179,12 +181,12 @@ class UpstreamStore:
         with self._translated():
             added = await self._connection.execute(
                 "INSERT INTO skips VALUES (?, ?, ?) ON CONFLICT (commit_ts) DO NOTHING",
-                (_signed(skip.commit_ts), skip.reason, skip.decided_ms),
+                (signed(skip.commit_ts), skip.reason, skip.decided_ms),
             )
             if added.rowcount:  # one without a checksum is believed
                 await self._connection.execute(
                     "INSERT OR REPLACE INTO skip_checksums VALUES (?, ?)",
-                    (_signed(skip.commit_ts), _sum_of(skip)),
+                    (signed(skip.commit_ts), _sum_of(skip)),
                 )
 
     async def skips(self) -> list[SkipEntry]:
@@ -194,13 +196,13 @@ class UpstreamStore:
                 "SELECT commit_ts, reason, decided_ms FROM skips ORDER BY commit_ts"
             )
             checksums = await self._connection.execute_fetchall("SELECT * FROM skip_checksums")
-        found = [SkipEntry(Tso(_unsigned(ts)), reason, at) for ts, reason, at in rows]
+        found = [SkipEntry(Tso(ts & UINT64_MASK), reason, at) for ts, reason, at in rows]
         sums = {int(ts): int(checksum) for ts, checksum in checksums}
         for each in found:
-            if sums.pop(_signed(each.commit_ts), checksum := _sum_of(each)) != checksum:
+            if sums.pop(signed(each.commit_ts), checksum := _sum_of(each)) != checksum:
                 raise Corrupt(f"{self.path}: {each} does not match its checksum", todo=_REMEDY)
         if sums:
-            raise Corrupt(f"{self.path}: skip {_unsigned(min(sums))} is missing", todo=_REMEDY)
+            raise Corrupt(f"{self.path}: skip {min(sums) & UINT64_MASK} is missing", todo=_REMEDY)
         return found
 
     # --- DDL jobs --------------------------------------------------------------------------
@@ -316,14 +318,6 @@ def _checked(path: Path, rows: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
 
 def _sum_of(skip: SkipEntry) -> int:
     return int(google_crc32c.value(f"{skip.commit_ts} {skip.decided_ms} {skip.reason}".encode()))
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _unsigned(value: int) -> int:
-    return value & ((1 << 64) - 1)
 
 
 AGAIN = " already; the reason that was given first stays"

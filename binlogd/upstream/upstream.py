@@ -106,12 +106,8 @@ class Upstream:
             tikv=tikv() if tikv is not None else None,
         )
 
-    async def close(self) -> None:
-        """See `ends`."""
-        await self.ends.aclose()
-
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await self.ends.aclose()

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from binlogd.errors import MalformedBinlog
+from binlogd.tidb.varint import UINT64_MASK
 from binlogd.tidb.varint import uvarint as uvarint
 
 VARINT, _FIXED64, BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _UNEXPECTED_EOF = "unexpected EOF"
 
-UINT64_MAX = (1 << 64) - 1
 ONE_BYTE = [bytes([value]) for value in range(0x80)]
 """The varints of one byte."""
 
@@ -119,7 +119,7 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
         pos += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & UINT64_MAX, pos
+            return value & UINT64_MASK, pos
         shift += 7
 
 

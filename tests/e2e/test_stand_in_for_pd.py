@@ -180,7 +180,7 @@ async def test_a_registry_can_be_kept_to_itself(tmp_path: Path) -> None:
         store = await UpstreamStore.open(tmp_path / "upstream.db")
         upstream = await open_upstream(Setup(config), store)
         assert (upstream.own_pd is not None, upstream.shares_registry) == (is_served, is_served)
-        await upstream.close()
+        await upstream.ends.aclose()
         await store.close()
 
 

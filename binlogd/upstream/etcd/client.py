@@ -19,8 +19,8 @@ from contextlib import aclosing
 from typing import Self, TypeVar
 
 import structlog
-from grpclib.client import Channel, Stream
-from grpclib.const import Cardinality, Status
+from grpclib.client import Channel, Stream, StreamStreamMethod
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
@@ -180,10 +180,8 @@ class EtcdClient:
 
     async def members(self) -> etcd.MemberListResponse:
         """Who belongs to the cluster."""
-        path = "/etcdserverpb.Cluster/MemberList"
-        return await self._call(
-            path, etcd.MemberListRequest(), etcd.MemberListResponse(), is_read=True
-        )
+        request, answer = etcd.MemberListRequest(), etcd.MemberListResponse()
+        return await self._call("/etcdserverpb.Cluster/MemberList", request, answer, is_read=True)
 
     # --- watching --------------------------------------------------------------------------
 
@@ -218,13 +216,9 @@ class EtcdClient:
         self, endpoint: Address, key: bytes, range_end: bytes, since: int
     ) -> AsyncGenerator[etcd.WatchResponse, None]:
         create = etcd.WatchCreateRequest(key=key, range_end=range_end, start_revision=since)
-        async with self._channel(endpoint).request(
-            "/etcdserverpb.Watch/Watch",
-            Cardinality.STREAM_STREAM,
-            bytes,
-            bytes,
-            metadata=_REQUIRE_LEADER,
-        ) as stream:
+        channel, path = self._channel(endpoint), "/etcdserverpb.Watch/Watch"
+        watching = StreamStreamMethod[bytes, bytes](channel, path, bytes, bytes)
+        async with watching.open(metadata=_REQUIRE_LEADER) as stream:
             async with asyncio.timeout(self._deadline_s):
                 with woken_cleanly():
                     await stream.send_message(bytes(etcd.WatchRequest(create_request=create)))

@@ -19,8 +19,6 @@ from binlogd.wire.generated import etcdserverpb as etcd
 OPS_MAX = 128
 STANDS_IN = "binlogd stands in for PD"
 
-_NO_KEY = "etcdserver: key is not provided"
-_DUPLICATE = "etcdserver: duplicate key given in txn request"
 _NOT_HERE = "its etcd keeps a registry; of a range, a put and a transaction it does not know "
 
 _SORTED_BY = {
@@ -92,13 +90,13 @@ def _check_once(ops: Sequence[etcd.RequestOp]) -> None:
     put: set[bytes] = set()
     for key in [op.request_put.key for op in ops if op.request_put is not None]:
         if key in put or any(is_within(key, each.key, each.range_end) for each in deleted):
-            raise EtcdRefused("INVALID_ARGUMENT", _DUPLICATE)
+            raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request")
         put.add(key)
 
 
 def _require_key(key: bytes) -> None:
     if not key:
-        raise EtcdRefused("INVALID_ARGUMENT", _NO_KEY)
+        raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: key is not provided")
 
 
 def _not_here(what: str) -> EtcdRefused:

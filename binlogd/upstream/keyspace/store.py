@@ -33,7 +33,7 @@ from binlogd.host.database import FileAt
 from binlogd.host.threads import Threads
 from binlogd.telemetry.exposition import Exposition
 from binlogd.upstream.keyspace import requests
-from binlogd.upstream.keyspace.database import EtcdIdentity, KeyspaceDatabase
+from binlogd.upstream.keyspace.database import KeyspaceDatabase
 from binlogd.upstream.keyspace.requests import Deciding
 from binlogd.upstream.keyspace.versions import Draft, Keyspace, KeyVersion, Leases
 from binlogd.wire.generated import etcdserverpb as etcd
@@ -45,7 +45,6 @@ Answer = TypeVar(
     "Answer", etcd.RangeResponse, etcd.PutResponse, etcd.DeleteRangeResponse, etcd.TxnResponse
 )
 
-_NO_SPACE = "etcdserver: mvcc: database space exceeded"
 LOOK_AGAIN_S = 1.0
 """Between two looks at the leases, and at what another process has written."""
 
@@ -98,9 +97,7 @@ class KeyspaceStore:
     def _open(self) -> None:
         self._database = KeyspaceDatabase(self._path)
         self._file = FileAt(self._path)
-        self.identity: EtcdIdentity = self._database.identity(
-            lambda: self._random.getrandbits(62) | 1
-        )
+        self.identity = self._database.identity(lambda: self._random.getrandbits(62) | 1)
         self._leases = Leases(self._database.leases(), self._now_s())
         self._look()
 
@@ -324,7 +321,7 @@ class KeyspaceStore:
         size, keys = draft.size()
         is_full = size > self._limits.live_bytes_max or keys > self._limits.keys_max
         if is_full and any(version.is_live for version in draft.changes):
-            raise EtcdRefused("RESOURCE_EXHAUSTED", _NO_SPACE)
+            raise EtcdRefused("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded")
 
     def _to_forget(self, draft: Draft) -> int:
         """Up to where to compact, when twice as much history is kept as there should be; or 0."""

@@ -109,9 +109,8 @@ class PdClient:
     async def cluster_id(self, patience_s: float | None = None) -> int:
         """Told by the first member that answers, after `question_s` at most if nothing else is
         said. Nobody may keep it who finds `has_no_cluster` then."""
-        await self.asked(
-            "GetMembers", lambda _: asyncio.sleep(0), patience_s or self.limits.question_s
-        )
+        question_s = patience_s or self.limits.question_s
+        await self.asked("GetMembers", lambda _: asyncio.sleep(0), question_s)
         if self._leader.has_no_cluster:
             await self._leader.look_again()
         assert self._leader.cluster_id is not None, "a way to the leader was found"
@@ -171,9 +170,8 @@ class PdClient:
         asked for only where the own one says nothing against `ts`. Source: TiDB
         store/gcworker/gc_worker.go, checkPrepare and runGCJob.
         """
-        answer = await self._call(
-            "GetGCSafePoint", pdpb.GetGcSafePointRequest(), pdpb.GetGcSafePointResponse
-        )
+        request = pdpb.GetGcSafePointRequest()
+        answer = await self._call("GetGCSafePoint", request, pdpb.GetGcSafePointResponse)
         if answer.safe_point > ts:
             return Tso(answer.safe_point)
         return max(Tso(answer.safe_point), await self.hold_gc(_NOBODY, NO_TS, 0))

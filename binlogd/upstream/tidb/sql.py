@@ -139,10 +139,6 @@ _CLIENT_ERRORS = (2000, 2999)
 """What pymysql says of a connection, in the numbers of MySQL's client library."""
 
 
-_OF_BINLOG = ("SHOW MASTER STATUS",)
-_OF_TRANSACTION = ("BEGIN", "SELECT @@tidb_current_ts")
-
-
 class TidbTso:
     """A TsoSource: timestamps that TiDB's own transactions begin with, from PD.
 
@@ -191,12 +187,11 @@ class TidbTso:
 
 async def _timestamp(server: TidbSql) -> Tso:
     ts = 0
-    try:
-        ts = _number(server, await server.rows(*_OF_BINLOG), column=1)
-    except TidbRefused:  # no privilege, or no such statement any more
-        ts = 0
+    with suppress(TidbRefused):  # no privilege, or no such statement any more
+        ts = _number(server, await server.rows("SHOW MASTER STATUS"), column=1)
     if not ts:
-        ts = _number(server, await server.rows(*_OF_TRANSACTION), column=0)
+        rows = await server.rows("BEGIN", "SELECT @@tidb_current_ts")
+        ts = _number(server, rows, column=0)
         await server.rows("ROLLBACK")
     if not 0 < ts <= MAX_TS:
         raise UpstreamUnavailable(f"tidb {server}: {ts} is no timestamp")

@@ -14,7 +14,7 @@ import structlog
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.http import NoAnswer, http_session
 from binlogd.host.tls import ClientTls
-from binlogd.settings.quantities import host_and_port
+from binlogd.settings.quantities import host_and_port, shown_address
 from binlogd.upstream.tidb.servers import Several
 
 log = structlog.get_logger(__name__)
@@ -27,17 +27,16 @@ class StatusPort:
     """The routes of one TiDB. With `tls` they are asked for by https."""
 
     def __init__(self, address: tuple[str, int], tls: ClientTls | None = None) -> None:
-        self._host, self._port = address
+        self._address = address
         self.tls = tls
         """None for plain HTTP."""
 
     def __str__(self) -> str:
-        return f"{self._host}:{self._port}"
+        return "{}:{}".format(*self._address)
 
     def url(self, path: str) -> str:
         """The address of a route."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{'https' if self.tls else 'http'}://{host}:{self._port}{path}"
+        return f"{'https' if self.tls else 'http'}://{shown_address(self._address)}{path}"
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """The body of an answer. Raises UpstreamUnavailable, also for an answer that is an error:

@@ -122,12 +122,9 @@ class TikvClient:
         """All that TiKV has of a key: its lock, its writes and rollbacks."""
 
         async def once(patience: Patience) -> kvrpcpb.MvccInfo:
+            request = kvrpcpb.MvccGetByKeyRequest(key=key)
             answer, _ = await self._router.ask(
-                key,
-                kvrpcpb.MvccGetByKeyRequest(key=key),
-                kvrpcpb.MvccGetByKeyResponse,
-                "MvccGetByKey",
-                patience,
+                key, request, kvrpcpb.MvccGetByKeyResponse, "MvccGetByKey", patience
             )
             if answer.error:
                 raise UpstreamUnavailable(f"TiKV: the records of key {key.hex()}: {answer.error}")

@@ -246,7 +246,7 @@ async def test_each_key_of_a_downstream_is_asked_for_or_does_nothing_and_says_so
         store = await open_store(setup, disk)
         stack.push_async_callback(store.close)
         upstream = await open_upstream(setup, store)
-        stack.push_async_callback(upstream.close)
+        stack.push_async_callback(upstream.ends.aclose)
         assert setup.has_drainer
         await identity(setup, disk)
         make_drainer(setup, disk, None, upstream, DrainerMeasures())
@@ -295,7 +295,7 @@ async def test_each_key_of_an_upstream_is_asked_for_or_does_nothing_and_says_so(
         store = await open_store(setup, disk)
         stack.push_async_callback(store.close)
         upstream = await open_upstream(setup, store)
-        stack.push_async_callback(upstream.close)
+        stack.push_async_callback(upstream.ends.aclose)
     tree, wrong = config.read_toml(text, "a test"), {}
     for key in keys("upstream."):
         if key in ("upstream.kind", "upstream.pumps"):  # what is asked first; the node's, see below
