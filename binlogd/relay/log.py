@@ -28,7 +28,7 @@ from binlogd.host.disk import cut_back, disk_errors, let_go, opened_again
 from binlogd.ports import AppendFile, Disk, DiskLock
 from binlogd.relay.frame import FrameKind, RelayEntry, RelayFile, RelayPos, encode_frame, file_name
 from binlogd.relay.group import append_group, in_groups
-from binlogd.relay.reader import chain_of, commit_tss_of, list_files, spans
+from binlogd.relay.reader import chain_of, commit_tss_of, list_files, read_relay, spans
 from binlogd.tso import NO_TS, Tso
 
 LOCK_NAME = ".lock"
@@ -106,7 +106,7 @@ class RelayWriter:
             self._file = await opened_again(self._disk, self._path(chain[-1].suffix))
             return
         self._last_ts = after
-        await self._begin_file(FrameKind.START)
+        await self._begin_file(FrameKind.START, self._snapshot())
 
     async def _cut_tail(self) -> Tso:
         """The last commit_ts of the log, verified from the begin on and cut where it is torn; what
@@ -133,36 +133,26 @@ class RelayWriter:
 
         In commit_ts order; what the log already holds is passed over, since after a restart it
         comes again. What it does not hold and lies before its end, as a late commit that comes in
-        its place, begins a chain. Raises LogFailed; the writer is useless then, until it has been
-        closed and opened again.
+        its place, begins a chain, with what the log has before it. Raises LogFailed, CorruptRelay;
+        the writer is useless then, until it has been closed and opened again.
         """
         if self._last_error:
             raise LogFailed(self._directory, OSError(self._last_error))
         begin, end = self._after, self._last_ts
         again = (each.commit_ts for each in entries if begin < each.commit_ts <= end)
         is_as_before = self._held.issuperset(again)
-        if not is_as_before:
-            self._last_ts = Tso(entries[0].commit_ts - 1)
-        fresh = [entry for entry in entries if entry.commit_ts > self._last_ts]
+        known_ts = end if is_as_before else entries[0].commit_ts - 1
+        fresh = [entry for entry in entries if entry.commit_ts > known_ts]
         # a file has at least as much of groups as its head has of schema
         size_bytes, wanted = self._files[-1].size_bytes, max(self._max_file_bytes, self._head_bytes)
         is_full = size_bytes - self._head_bytes >= wanted
         try:
             # what is passed over here is not yet in the schema that a snapshot would show
             if not is_as_before:
-                await self._begin_file(FrameKind.START)
+                await self._begin_chain(known_ts)
             elif is_full and fresh and len(fresh) == len(entries):
-                await self._begin_file(FrameKind.CONTINUE)
-            for group in in_groups(fresh):
-                assert self._file is not None, "append before open"
-                assert all(a.commit_ts <= b.commit_ts for a, b in pairwise(group))
-                newest = self._files[-1]
-                at = RelayPos(newest.suffix, newest.size_bytes)
-                frame_bytes = await append_group(self._file, at, group)
-                self._last_ts = group[-1].commit_ts
-                self._files[-1] = replace(newest, size_bytes=newest.size_bytes + frame_bytes)
-                self._entries += len(group)
-                self._bytes += frame_bytes
+                await self._begin_file(FrameKind.CONTINUE, self._snapshot())
+            await self._write(fresh)
         except (OSError, BinlogdError) as error:  # of the disk, or of what was to be written
             newest = self._files[-1]
             await cut_back(self._disk, self._path(newest.suffix), newest.size_bytes)
@@ -172,11 +162,31 @@ class RelayWriter:
             raise
         return sum(len(entry.payload) for entry in fresh)
 
-    async def _begin_file(self, kind: FrameKind) -> None:
+    async def _begin_chain(self, upto: int) -> None:
+        """One that has what the newest one has up to a commit_ts: a restore needs it, too."""
+        former = await read_relay(self._disk, self._directory, self._after)
+        self._last_ts = former.base_ts
+        await self._begin_file(FrameKind.START, former.snapshot)
+        async for batch in former.batches:
+            await self._write([each for each in batch if each.commit_ts <= upto])
+
+    async def _write(self, entries: Sequence[RelayEntry]) -> None:
+        for group in in_groups(entries):
+            assert self._file is not None, "append before open"
+            assert all(a.commit_ts <= b.commit_ts for a, b in pairwise(group))
+            newest = self._files[-1]
+            at = RelayPos(newest.suffix, newest.size_bytes)
+            frame_bytes = await append_group(self._file, at, group)
+            self._last_ts = group[-1].commit_ts
+            self._files[-1] = replace(newest, size_bytes=newest.size_bytes + frame_bytes)
+            self._entries += len(group)
+            self._bytes += frame_bytes
+
+    async def _begin_file(self, kind: FrameKind, snapshot: bytes) -> None:
         suffix = self._files[-1].suffix + 1 if self._files else 0
         if self._file is not None:
             await self._file.close()
-        head = encode_frame(kind, RelayPos(suffix, 0), self._last_ts, [self._snapshot()])
+        head = encode_frame(kind, RelayPos(suffix, 0), self._last_ts, [snapshot])
         self._file = await self._disk.open_append(self._path(suffix), create=True)
         await self._file.append(head, sync=True)
         self._head_bytes = size_bytes = sum(map(len, head))

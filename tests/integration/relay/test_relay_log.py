@@ -170,21 +170,28 @@ async def test_what_comes_late_in_its_place_begins_a_chain_that_has_it(
 ) -> None:
     """The life before had written what follows it; nothing downstream had come so far."""
     entries = [entry(ts, 300_000 if ts == 6 else 30) for ts in range(1, 12)]
-    late, writer = entries[7], RelayWriter(tmp_path, disk, max_file_bytes=200)
-    await writer.open(after=Tso(0), snapshot=lambda: b"none")
+    late, seen_ts = entries[7], 0
+    writer = RelayWriter(tmp_path, disk, max_file_bytes=200)
+
+    def schema() -> bytes:
+        return b"up to %d" % seen_ts
+
+    await writer.open(after=Tso(0), snapshot=schema)
     for each in entries:
         if each is not late:
             await writer.append([each])
+            seen_ts = each.commit_ts
     await writer.close()
-    await writer.open(after=Tso(checkpoint), snapshot=lambda: b"up to 6")
+    await writer.open(after=Tso(checkpoint), snapshot=schema)
     for begin in range(checkpoint, 11, 2):
+        seen_ts = begin
         await writer.append(entries[begin : begin + 2])
     await writer.close()
-    with pytest.raises(ConfigError, match="begins behind commit_ts 6"):
-        await read_relay(disk, tmp_path, Tso(5))
-    relay = await read_relay(disk, tmp_path, Tso(6))
-    assert relay.snapshot == b"up to 6"
-    assert [each async for batch in relay.batches for each in batch] == entries[6:]
+    for after in range(checkpoint, 12):
+        relay = await read_relay(disk, tmp_path, Tso(after))
+        assert relay.snapshot == b"up to %d" % relay.base_ts
+        found = [each async for batch in relay.batches for each in batch]
+        assert found == entries[relay.base_ts :]
 
 
 async def test_a_start_reads_what_follows_its_begin_and_no_older_file(relay_log: Log) -> None:
