@@ -120,24 +120,20 @@ def restore(setup: Setup, to_ts: Tso | None = None) -> Restored:
 
 
 async def _serve(reloading: Reloading) -> int:
+    """The lock is the last thing given up: who has it then may copy or remove the directory. After
+    a failure it goes with the process, since a thread may still write."""
     disk = PosixDisk()
     await check_address(*listen_address(reloading.setup.config.addr))
     await make_data_dir(reloading.setup, disk)
     async with room_in(reloading.setup.data_dir, disk):
-        return await _serve_in(reloading, disk)
-
-
-async def _serve_in(reloading: Reloading, disk: PosixDisk) -> int:
-    """The lock is the last thing given up: who has it then may copy or remove the directory. After
-    a failure it goes with the process, since a thread may still write."""
-    lock = await disk.lock(reloading.setup.data_dir / LOCK_FILE)
-    async with (
-        await open_store(reloading.setup, disk) as store,
-        await open_upstream(reloading.setup, store) as upstream,
-    ):
-        code = await _serve_on(reloading, disk, upstream)
-    await lock.release()
-    return code
+        lock = await disk.lock(reloading.setup.data_dir / LOCK_FILE)
+        async with (
+            await open_store(reloading.setup, disk) as store,
+            await open_upstream(reloading.setup, store) as upstream,
+        ):
+            code = await _serve_on(reloading, disk, upstream)
+        await lock.release()
+        return code
 
 
 async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -> int:
@@ -147,9 +143,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
     names = await identity(setup, disk)
     tracing = make_tracing(setup, names.pump)
     traces = tracing.traces if tracing is not None else None
-    receiving = None
-    if setup.has_pump:
-        receiving = await _open_receiving(setup, disk, upstream, traces)
+    receiving = await _open_receiving(setup, disk, upstream, traces) if setup.has_pump else None
     pump = receiving.pump if receiving is not None else None
     pumps = registered_pumps(setup, pump, upstream, names)
     node = Node(
@@ -273,7 +267,8 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
             ]
             host, port = await server.start(*listen_address(setup.config.addr), setup.binlog_socket)
             _listen_for_signals(node)
-            _settle_memory()
+            gc.collect()
+            gc.freeze()  # what is there stays: the garbage collector need not look at it again
             log.info("service_started", host=host, port=port, node_id=node.own_status().node_id)
             await node.stopping.wait()
             if receiving is not None and receiving.pump.state is NodeState.CLOSING:
@@ -433,12 +428,6 @@ def share_arenas() -> None:
     libc = ctypes.CDLL(None)
     if "MALLOC_ARENA_MAX" not in os.environ and hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, ARENAS_MAX)
-
-
-def _settle_memory() -> None:
-    """What is there at the start stays: the garbage collector need not look at it again."""
-    gc.collect()
-    gc.freeze()
 
 
 async def _abandon(pump: Pump) -> None:

@@ -127,7 +127,6 @@ class NotOnline(Refused):
     """A prewrite for a Pump that is not online, in the words of tidb-binlog pump/server.go."""
 
     def __init__(self, state: str) -> None:
-        self.state = state
         super().__init__(f"no online: {state}")
 
 
@@ -268,7 +267,6 @@ class NotRunning(Unavailable):
     """A command that asks a running binlogd finds none."""
 
     def __init__(self, url: str, reason: str) -> None:
-        self.url = url
         super().__init__(
             f"no binlogd answers at {url}: {reason}",
             todo="start it with `binlogd serve`, or name the address where one listens",
@@ -380,7 +378,6 @@ class LateCommit(Stuck):
 
     def __init__(self, source: str, start_ts: int, commit_ts: int, more: str) -> None:
         """`more`: of others like it, or why it is not known whether another source has it."""
-        self.source, self.start_ts, self.commit_ts = source, start_ts, commit_ts
         super().__init__(
             f"transaction commit_ts {commit_ts} (start_ts {start_ts}) came below the watermark of"
             f" {source}, behind what was replicated{more}: it is in the log, and not downstream",
@@ -472,7 +469,6 @@ class MissingDdlJob(Stuck):
     """The schema history does not hold the job that a DDL binlog names."""
 
     def __init__(self, job_id: int, commit_ts: int, query: str) -> None:
-        self.job_id, self.commit_ts, self.query = job_id, commit_ts, query
         super().__init__(
             f"DDL job {job_id} (commit_ts {commit_ts}: {query}) is not in the schema history",
             todo="bring upstream.schema-history up to date (in Spark: the option schemaHistory)",
@@ -519,7 +515,6 @@ class DdlOutcomeUnknown(Stuck):
     """A DDL that undoes itself when it is run twice lost its connection, and nobody can tell."""
 
     def __init__(self, commit_ts: int, statement: str) -> None:
-        self.commit_ts, self.statement = commit_ts, statement
         super().__init__(
             f"the DDL of commit_ts {commit_ts} lost its connection, whether it was done is not"
             f" known, and once more would undo it: {statement}",
@@ -534,7 +529,6 @@ class SchemaChanged(Stuck):
     """A table changed in a way that the columns of a running read cannot hold."""
 
     def __init__(self, table: str, commit_ts: int, what: str, todo: str) -> None:
-        self.table, self.commit_ts = table, commit_ts
         super().__init__(f"{table}: at commit_ts {commit_ts}: {what}", todo=todo)
 
 
@@ -543,7 +537,6 @@ class Unforeseen(Stuck):
 
     def __init__(self, part: str, cause: BaseException, commit_ts: int = 0) -> None:
         """`commit_ts`: the transaction that it came up with, where one is known."""
-        self.part, self.cause, self.commit_ts = part, cause, commit_ts
         at = f" at transaction commit_ts {commit_ts}" if commit_ts else ""
         super().__init__(
             f"{part} met an error that was not foreseen{at}: {type(cause).__name__}: {cause}",
@@ -578,7 +571,9 @@ def leading_error(group: BaseExceptionGroup[BaseException]) -> BinlogdError | No
     ranked = [leaf for leaf in found if isinstance(leaf, BinlogdError)]
     if len(ranked) < len(found):
         return None
-    return min(ranked, key=_rank)
+    return min(
+        ranked, key=lambda each: (not isinstance(each, Stuck), isinstance(each, Unavailable))
+    )
 
 
 def first_bug(error: BaseException) -> BaseException:
@@ -592,9 +587,3 @@ def leaves(error: BaseException) -> list[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     return [leaf for each in error.exceptions for leaf in leaves(each)]
-
-
-def _rank(error: BinlogdError) -> int:
-    if isinstance(error, Stuck):
-        return 0
-    return 2 if isinstance(error, Unavailable) else 1

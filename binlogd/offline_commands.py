@@ -49,13 +49,6 @@ def with_registry(setup: Setup, act: Callable[[Registry], Coroutine[Any, Any, T]
     return run(opened())
 
 
-def timestamp_of_pd(setup: Setup) -> Tso:
-    """What PD says the time is. Raises ConfigError, UpstreamUnavailable."""
-    from binlogd.node.pd_upstream import ask_pd_the_time
-
-    return run(ask_pd_the_time(setup))
-
-
 async def open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
     """What the node knows of its upstream, in a directory that is made. Raises ConfigError."""
     await make_data_dir(setup, disk)

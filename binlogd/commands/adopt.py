@@ -55,7 +55,6 @@ async def _adopted(
     setup: Setup, directories: list[Path], on_progress: OnProgress, *, skip_damaged: bool
 ) -> Adopted:
     settings = setup.config.pump
-    segment_bytes = settings.segment_size
     with closing(PosixDisk(threads=2)) as disk:
         return await adopt_directories(
             directories,
@@ -63,7 +62,7 @@ async def _adopted(
             disk,
             on_progress,
             shards=settings.shards,
-            options=ShardOptions(log=LogLimits(segment_bytes_max=segment_bytes)),
+            options=ShardOptions(log=LogLimits(segment_bytes_max=settings.segment_size)),
             passes_over_damage=skip_damaged,
         )
 

@@ -76,7 +76,6 @@ _IDLE: Mapping[str, tuple[Idle, ...]] = {
     "undo": (Idle("into", ("as_json",), "it prints SQL", is_missing=True), _PATH),
 }
 """By command."""
-_OF_EACH = ("log_level",)
 
 
 def refuse_idle(name: str, context: typer.Context) -> None:
@@ -84,7 +83,7 @@ def refuse_idle(name: str, context: typer.Context) -> None:
     for idle in _IDLE.get(name, ()):
         if bool(context.params.get(idle.beside)) == idle.is_missing:
             continue
-        known = {*_OF_EACH, *idle.known, idle.beside}
+        known = {"log_level", *idle.known, idle.beside}
         way = "without" if idle.is_missing else "with"
         why = f"not {way} {_shown(context).get(idle.beside)}, where {idle.why}"
         refuse_typed(context, idle.names or _shown(context).keys() - known, why)

@@ -61,7 +61,6 @@ def check(
 async def _checked(
     setup: Setup, on_progress: OnProgress, *, repairs: bool, copy_to: Path | None
 ) -> Checked:
-    segment_bytes = setup.config.pump.segment_size
     with closing(PosixDisk(threads=2)) as disk:
         return await check_and_repair(
             setup.data_dir,
@@ -69,7 +68,7 @@ async def _checked(
             on_progress,
             repairs=repairs,
             copy_to=copy_to,
-            options=ShardOptions(log=LogLimits(segment_bytes_max=segment_bytes)),
+            options=ShardOptions(log=LogLimits(segment_bytes_max=setup.config.pump.segment_size)),
         )
 
 

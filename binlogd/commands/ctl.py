@@ -29,8 +29,9 @@ from binlogd import __version__, offline_commands
 from binlogd.commands.nodes import show_nodes
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.output import say, warn
-from binlogd.commands.running import get_json, get_status, put
+from binlogd.commands.running import document_at, get_status, put
 from binlogd.errors import BinlogdError, ConfigError
+from binlogd.host import loop
 from binlogd.host.clock import WallClock
 from binlogd.node.membership import mark, not_registered
 from binlogd.ports import NodeStatus, Registry
@@ -151,7 +152,7 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
         if word == "encrypt":
             _encrypt(text, manner)
         elif is_meta:
-            _save(setup, Path(data_dir or "binlog_position"), time_zone, manner)
+            manner.saved(*save(setup, Path(data_dir or "binlog_position"), time_zone))
         elif word in _LISTS:
             _list(setup, _LISTS[word], manner, shows_offline=show_offline)
         else:
@@ -211,7 +212,8 @@ class LogLines:
     def listed(self, found: Sequence[NodeStatus]) -> None:
         """One line a node."""
         for each in found:
-            log_line("INFO", "query node", type=_NODE_TYPES[each.kind], node=node_text(each))
+            kind = each.kind.removesuffix("s")
+            log_line("INFO", "query node", type=kind, node=node_text(each))
 
     def marked(self, found: Sequence[NodeStatus]) -> None:
         """Silence is success."""
@@ -247,7 +249,7 @@ def log_line(level: str, message: str, **facts: str) -> None:
     """One line of the log, of now."""
     now_ms = WallClock().wall_ms()
     now = datetime.fromtimestamp(now_ms // 1000).astimezone()
-    stamp = f"{now:%Y/%m/%d %H:%M:%S}.{now_ms % 1000:03d} {_zone(now)}"
+    stamp = f"{now:%Y/%m/%d %H:%M:%S}.{now_ms % 1000:03d} {now.isoformat()[-6:]}"
     shown = "".join(f" [{name}={_value(value)}]" for name, value in facts.items())
     sys.stdout.write(f"[{stamp}] [{level}] [<unknown>] [{_value(message)}]{shown}\n")
 
@@ -259,11 +261,6 @@ def node_text(node: NodeStatus) -> str:
         f"{{NodeID: {node.node_id}, Addr: {node.host}, State: {node.state},"
         f" MaxCommitTS: {node.max_commit_ts}, UpdateTime: {heard:%Y-%m-%d %H:%M:%S %z %Z}}}"
     )
-
-
-def _zone(moment: datetime) -> str:
-    offset = f"{moment:%z}"
-    return f"{offset[:3]}:{offset[3:5]}"
 
 
 def _value(text: str) -> str:
@@ -303,14 +300,6 @@ def _secured(setup: Setup, certificates: Mapping[str, str]) -> Setup:
     return replace(setup, config=msgspec.structs.replace(setup.config, security=security))
 
 
-def _save(setup: Setup, directory: Path, time_zone: str, manner: _Manner) -> None:
-    if setup.config.upstream.kind != "pd":
-        raise ConfigError(
-            "generate_meta needs --pd-urls: a PD, or a binlogd that stands in for one"
-        )
-    manner.saved(*save(setup, directory, time_zone))
-
-
 def _mark(setup: Setup, node_id: str, state: str, kind: str, manner: _Manner) -> None:
     async def act(registry: Registry) -> list[NodeStatus]:
         return list(await mark(registry, node_id, state, [kind]))
@@ -340,9 +329,8 @@ def _registered(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | Non
         found = [await registry.node(kind, node_id) for kind in kinds]
         return [node for node in found if node is not None]
 
-    for node in offline_commands.with_registry(setup, find):
-        return _at(setup, node.host)
-    return None
+    found = offline_commands.with_registry(setup, find)
+    return _at(setup, found[0].host) if found else None
 
 
 def _reached(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | None:
@@ -352,7 +340,7 @@ def _reached(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | None:
     if node_id in (own[kind] for kind in kinds):
         return setup
     for kind in kinds:
-        for each in get_json(setup, f"/{kind}", list[NodeEntry] | None) or ():
+        for each in document_at(setup, f"/{kind}", list[NodeEntry] | None) or ():
             if each.node_id == node_id:
                 return _at(setup, each.host)
     return None
@@ -389,7 +377,13 @@ def save(setup: Setup, directory: Path, time_zone: str) -> tuple[Tso, Path]:
     """Asks PD for the time and writes it; what was written, and where. The original's two lines of
     time make its file one that no Drainer can read; here they are comments. Raises ConfigError,
     UpstreamUnavailable."""
-    ts = offline_commands.timestamp_of_pd(setup)
+    if setup.config.upstream.kind != "pd":
+        raise ConfigError(
+            "generate_meta needs --pd-urls: a PD, or a binlogd that stands in for one"
+        )
+    from binlogd.node.pd_upstream import ask_pd_the_time  # other words need no client of PD
+
+    ts = loop.run(ask_pd_the_time(setup))
     path = directory / "savepoint"
     try:
         directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -418,5 +412,4 @@ def _lines(ts: Tso, time_zone: str) -> list[str]:
     return lines
 
 
-_NODE_TYPES = {"pumps": "pump", "drainers": "drainer"}
 _QUOTED = frozenset(' "=[]\\')

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +31,7 @@ from binlogd.commands.reading import (
 )
 from binlogd.commands.running import get_status
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.errors import CorruptPayload, CorruptRow, NotRunning, Unavailable
+from binlogd.errors import CorruptPayload, CorruptRow, Unavailable
 from binlogd.host import loop
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import Met, chosen, table_patterns
@@ -94,7 +93,7 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     writer = writer_of(full=full, as_json=as_json)
     if follow:
         with suppress(KeyboardInterrupt):
-            loop.run(_followed(asked, writer, window.start, partial(_vouched, setup)))
+            loop.run(_followed(asked, writer, window.start, setup))
         return
     sources = find_sources(asked.paths)
     with ReadingProgress(Console(stderr=True)) as shown:
@@ -143,7 +142,7 @@ def _printed(
 
 
 async def _followed(
-    asked: _Asked, writer: JsonWriter | TextWriter, start: Tso, vouched: Callable[[], Tso | None]
+    asked: _Asked, writer: JsonWriter | TextWriter, start: Tso, setup: Setup
 ) -> None:
     """What commits from `start` on, or from now on, until Ctrl-C or so many transactions.
 
@@ -154,7 +153,7 @@ async def _followed(
     while True:  # until Ctrl-C, or `limit`
         sources = find_sources(asked.paths)
         is_pump = any(source.shards for source in sources)
-        upto = vouched() if is_pump else MAX_TS
+        upto = _vouched(setup) if is_pump else MAX_TS
         if upto is None and not was_away:
             say("no binlogd answers; what commits is shown when it does", console=said)
         was_away = upto is None
@@ -176,15 +175,13 @@ def _vouched(setup: Setup) -> Tso | None:
     """Up to where a running node knows everything; None while none answers."""
     try:
         return get_status(setup).max_commit_ts
-    except (NotRunning, Unavailable):
+    except Unavailable:
         return None
 
 
 def _newest(sources: list[Source]) -> Tso:
-    last = NO_TS
-    for each in transactions(sources, CommitWindow(), meter=Meter()):
-        last = each.commit_ts
-    return last
+    found = transactions(sources, CommitWindow(), meter=Meter())
+    return max((each.commit_ts for each in found), default=NO_TS)
 
 
 def _dump_records(

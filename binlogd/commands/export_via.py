@@ -83,11 +83,10 @@ def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:
         say_json(job)
         return
     there = "" if job.is_new else " (it was there already)"
-    built_on = job.built_on or "no base"
     say(
         f"{job.path} (over there): {job.tables} tables, {job.rows} rows,"
         f" {job.size_bytes / 1e6:.1f} MB as of commit_ts {job.commit_ts}{there}, built on"
-        f" {built_on}, in {job.seconds:.1f} s"
+        f" {job.built_on or 'no base'}, in {job.seconds:.1f} s"
     )
     for table in job.left_out:
         say(table, "left out")

@@ -20,16 +20,23 @@ _ANSWER_BYTES_MAX = 64 << 20
 _STARTING = 503
 
 
-def get_json(setup: Setup, route: str, kind: Any) -> Any:
+def document_at(setup: Setup, route: str, kind: Any, method: str = "GET") -> Any:
     """The document at `route` of the process that listens at `addr`. Raises NotRunning, also where
     it is none of this kind, and Unavailable from one that waits in its start."""
-    return _document(setup, "GET", route, kind)
+    status, body = asked(setup, method, route)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except ValueError as error:
+        if status == _STARTING:  # it runs, and has its data directory: nobody may act in its place
+            said = body.decode(errors="replace").strip()
+            raise Unavailable(f"the binlogd that answers is {said}") from error
+        raise NotRunning(route, f"an answer {status} that is none of binlogd's") from error
 
 
 def get_status(setup: Setup) -> Status:
-    """How that process stands. Raises as `get_json`, and Unavailable for one of another version
+    """How that process stands. Raises as `document_at`, and Unavailable for one of another version
     whose status has not all that this one shows."""
-    found = get_json(setup, "/status", dict[str, Any])
+    found = document_at(setup, "/status", dict[str, Any])
     try:
         return msgspec.convert(found, Status)
     except msgspec.ValidationError as error:
@@ -41,7 +48,7 @@ def get_status(setup: Setup) -> Status:
 
 def put(setup: Setup, route: str) -> dict[str, Any]:
     """The answer to a request to act. Raises NotRunning."""
-    answer: dict[str, Any] = _document(setup, "PUT", route, dict[str, Any])
+    answer: dict[str, Any] = document_at(setup, route, dict[str, Any], "PUT")
     if not answer.keys() >= {"code", "message"}:
         raise NotRunning(route, "an answer that is none of binlogd's")
     return answer
@@ -86,17 +93,6 @@ def _host(setup: Setup) -> str:
     return {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def _document(setup: Setup, method: str, route: str, kind: Any) -> Any:
-    status, body = asked(setup, method, route)
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except ValueError as error:
-        if status == _STARTING:  # it runs, and has its data directory: nobody may act in its place
-            said = body.decode(errors="replace").strip()
-            raise Unavailable(f"the binlogd that answers is {said}") from error
-        raise NotRunning(route, f"an answer {status} that is none of binlogd's") from error
-
-
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
@@ -106,13 +102,10 @@ def _connection(setup: Setup, timeout_s: float) -> tuple[http.client.HTTPConnect
     if path is not None and path.exists():
         return _UnixConnection(path, timeout_s), f"unix:{path}:"
     host, (_, port) = _host(setup), listen_address(setup.config.addr)
-    tls = http_tls(setup, host)
-    if tls is None:
-        return http.client.HTTPConnection(host, port, timeout=timeout_s), page_address(setup)
-    return (
-        http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls),
-        page_address(setup),
-    )
+    made = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    if (tls := http_tls(setup, host)) is not None:
+        made = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
+    return made, page_address(setup)
 
 
 class _UnixConnection(http.client.HTTPConnection):

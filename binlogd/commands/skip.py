@@ -19,7 +19,7 @@ from binlogd.commands.options import (
     load_asking,
 )
 from binlogd.commands.output import say, say_json, say_reply, say_table
-from binlogd.commands.running import get_json, put
+from binlogd.commands.running import document_at, put
 from binlogd.errors import NotRunning
 from binlogd.settings.quantities import wall_clock_ms
 from binlogd.tso import MAX_TS, Tso
@@ -49,7 +49,7 @@ def skip(
     setup = load_asking(config_file, addr, data_dir)
     if commit_ts is None:
         try:
-            decided = get_json(setup, "/skips", list[SkipEntry])
+            decided = document_at(setup, "/skips", list[SkipEntry])
         except NotRunning:
             decided = offline_commands.decided_skips(setup)
         _show(decided, as_json=as_json)

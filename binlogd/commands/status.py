@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
-from binlogd.commands.running import get_json, get_status
+from binlogd.commands.running import document_at, get_status
 from binlogd.errors import Unavailable
 from binlogd.host.again import again_within
 from binlogd.settings.setup import Setup
@@ -46,7 +46,7 @@ def status(
         except KeyboardInterrupt:
             return
     if as_json:
-        found = get_json(setup, "/status", dict[str, Any])
+        found = document_at(setup, "/status", dict[str, Any])
         sys.stdout.write(json.dumps(found) + "\n")
         half = found.get("drainer")
         state = half.get("state") if isinstance(half, dict) else ""
@@ -74,7 +74,7 @@ def _watch(setup: Setup, interval_s: float) -> None:
 def _watch_json(setup: Setup, interval_s: float) -> None:
     for _ in again_within(inf, interval_s):  # until Ctrl-C
         try:
-            found = get_json(setup, "/status", dict[str, Any])
+            found = document_at(setup, "/status", dict[str, Any])
         except Unavailable as error:
             found = {"message": str(error)}
         sys.stdout.write(json.dumps(found) + "\n")

@@ -114,8 +114,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
         rows.append(("lanes", _lanes(drainer.lanes)))
     say_facts(rows, console=console)
     if status.close_waits_for:
-        waits_for = status.close_waits_for
-        say(waits_for, "closing:", console=console)
+        say(status.close_waits_for, "closing:", console=console)
     for who, trouble in _upstream_troubles(status.upstream):
         say(trouble, f"{who}:", console=console)
     if status.blocked_by:

@@ -381,7 +381,7 @@ class FastLaneProtocol(GrpcProtocol):
         self._transport.write(wire.reset(call.stream, code))
 
     def _drop(self, call: Call) -> None:
-        self.count_reset()
+        self.resets.count()
         calls = self._calls
         del calls.open[call.stream]
         self._lane.ended(call)

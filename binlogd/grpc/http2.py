@@ -60,7 +60,7 @@ class GrpcProtocol(H2Protocol):
         self.has_written = False
         """Whether a binlog that came on it was taken: until then it is a stranger's."""
         self.streams_max = min(limits.streams_before_write_max, limits.streams_max)
-        self._resets = bounds.Resets()
+        self.resets = bounds.Resets()
         self._is_leaving = False  # one side has said GOAWAY
         self._may_close = False  # and whatever the peer sent before it heard that, is here
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -112,10 +112,6 @@ class GrpcProtocol(H2Protocol):
             self._h2.local_settings = self._local_settings()
             payload = frames.setting.pack(SettingCodes.MAX_CONCURRENT_STREAMS, self.streams_max)
             self._transport.write(frames.frame(frames.SETTINGS, 0, 0, payload))
-
-    def count_reset(self) -> None:
-        """One more call was given up. Raises TooMuch."""
-        self._resets.count()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forgets it."""
@@ -199,8 +195,7 @@ class GrpcProtocol(H2Protocol):
         """A call is over, or both sides have heard that one leaves: ends it if it was the last."""
         if self._may_close and self._is_leaving and self.is_idle:
             if not self._transport.is_closing():
-                last = self._h2.highest_inbound_stream_id
-                self._transport.write(frames.goaway(last, frames.NO_ERROR))
+                self.say_goodbye()
             self.processor.close("the connection was left")
 
     def break_off(self, error: ProtocolError | UnicodeDecodeError) -> None:
@@ -288,4 +283,4 @@ class _Processor(EventsProcessor):
     def process_stream_reset(self, event: StreamReset) -> None:
         """Given up by the peer, or because it broke a rule."""
         super().process_stream_reset(event)
-        self._owner.count_reset()
+        self._owner.resets.count()

@@ -33,9 +33,10 @@ class Inbox:
         """All messages that have arrived, at least one; none at the end of the stream."""
         with self._wrapper:
             while True:  # until a message is complete, or the stream ends
-                messages = [
-                    message for data in self._taken() for message in self._cutter.feed(data)
-                ]
+                arrived, self._arrived = self._arrived, []
+                if self._unacked:
+                    self._ack(self.unacked_size())
+                messages = [message for data in arrived for message in self._cutter.feed(data)]
                 if messages:
                     return messages
                 if self._is_over and not self._arrived:
@@ -60,12 +61,6 @@ class Inbox:
         """Called by grpclib when it lets go of the stream."""
         unacked, self._unacked = self._unacked, 0
         return unacked
-
-    def _taken(self) -> list[bytes]:
-        arrived, self._arrived = self._arrived, []
-        if self._unacked:
-            self._ack(self.unacked_size())
-        return arrived
 
 
 async def send(stream: Stream[bytes, bytes], message: bytes) -> None:

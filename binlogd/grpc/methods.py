@@ -110,10 +110,8 @@ def _check_messages(found: Any) -> None:
 async def send(stream: BytesStream, answer: Message) -> None:
     """One message of an answer that has begun."""
     message = bytes(answer)
-    if compresses(stream):
-        await send_joined(stream, await compressed([message]))
-    else:
-        await send_joined(stream, prefixed(message))
+    framed = await compressed([message]) if compresses(stream) else prefixed(message)
+    await send_joined(stream, framed)
 
 
 class OpenStreams:

@@ -80,13 +80,10 @@ async def conversation(module: str, *, answer_bytes_max: int) -> AsyncIterator[A
 
     async def ask(line: bytes, timeout_s: float) -> bytes:
         """The answer, with its line's end. Raises Unavailable, and what the child ended with."""
-        assert child.stdin is not None
         assert child.stdout is not None
         try:
             async with asyncio.timeout(timeout_s):
-                tell(child.stdin, line + b"\n")
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    await child.stdin.drain()
+                await _give(child, line + b"\n")
                 answer = await child.stdout.readline()
                 if answer.endswith(b"\n"):
                     return answer
@@ -132,7 +129,8 @@ async def answered(
         async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as group:
             answer = group.create_task(_whole(child, answer_bytes_max))
             said = group.create_task(_end_of(child.stderr))
-            await _give(child.stdin, question)
+            stdin = await _give(child, question)
+            stdin.close()
         code = await child.wait()
     except TimeoutError:
         raise Unavailable(f"it took longer than {timeout_s:g} s") from None
@@ -152,12 +150,12 @@ def tell(stdin: asyncio.StreamWriter, said: bytes) -> None:
         stdin.write(said)
 
 
-async def _give(stream: asyncio.StreamWriter | None, question: bytes) -> None:
-    assert stream is not None
-    tell(stream, question)
+async def _give(child: asyncio.subprocess.Process, question: bytes) -> asyncio.StreamWriter:
+    assert child.stdin is not None
+    tell(child.stdin, question)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        await stream.drain()
-    stream.close()
+        await child.stdin.drain()
+    return child.stdin
 
 
 async def _whole(child: asyncio.subprocess.Process, bytes_max: int) -> bytes:

@@ -196,8 +196,7 @@ class PosixAppendFile:
     def _close(self) -> None:
         with self._in_use:
             descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
-                _close(descriptor)
+            _close(descriptor)
 
 
 class PosixReadFile:
@@ -221,8 +220,7 @@ class PosixLock:
     async def release(self) -> None:
         """Closes the descriptor, which gives up the lock; the file stays."""
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            _close(descriptor)
+        _close(descriptor)
 
 
 async def cut_back(disk: Disk, path: Path, synced_bytes: int) -> None:
@@ -525,7 +523,7 @@ def _lock(path: Path) -> int:
 
 
 def _close(descriptor: int) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # also where it was closed before, and is -1
         os.close(descriptor)
 
 

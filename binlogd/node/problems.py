@@ -225,12 +225,11 @@ def _in_doubt(drainer: DrainerStatus) -> Iterator[Problem]:
             "TiDB deletes these rows without a binlog. Delete them downstream by the same rule, or"
             " leave them; `binlogd verify` reports them until then.",
         )
-    trash_error = drainer.trash.error
-    if trash_error:
+    if drainer.trash.error:
         yield Problem(
             "warn",
             "The trash downstream cannot be tidied",
-            str(trash_error),
+            str(drainer.trash.error),
             "Look at drainer.trash-schema in the downstream.",
         )
 

@@ -39,18 +39,14 @@ class Watch:
         """Until cancelled; then everybody who listens is let go."""
         try:
             while True:
-                status, sample = self._look()
+                status = self._status()
+                sample = self._history.take(self._clock.wall_ms(), status.lag_s, self._counts())
                 if self.hub.listeners:
                     self.hub.publish(self._now(status, sample))
                 await asyncio.sleep(EVERY_S)
         except asyncio.CancelledError:
             self.hub.close()
             raise
-
-    def _look(self) -> tuple[OwnStatus, Sample]:
-        status = self._status()
-        sample = self._history.take(self._clock.wall_ms(), status.lag_s, self._counts())
-        return status, sample
 
     def _opening(self) -> bytes:
         samples = self._history.samples()

@@ -34,7 +34,6 @@ class DataDiskFull(Unavailable):
     """Something failed where the disk of the data directory is full, reserve and all."""
 
     def __init__(self, data_dir: Path, free_bytes: int, cause: BinlogdError | OSError) -> None:
-        self.data_dir, self.free_bytes = data_dir, free_bytes
         missing = RESERVE_BYTES - free_bytes
         super().__init__(
             f"data-dir {data_dir}: its disk is full, {free_bytes} bytes are free ({cause})",

@@ -19,10 +19,9 @@ class SlowWrites:
         """They are now; came and began to be written (with the sync) so long ago."""
         now_ms = self._clock.wall_ms()
         write = WriteTimes(now_ms - came_s * 1000, now_ms - begun_s * 1000, now_ms)
+        binlogs = [item for item in items if item.tp != WITNESS]
         if came_s * 1000 <= self._traces.slow_ms:
-            binlogs = [item for item in items if item.tp != WITNESS]
             self._traces.remember({item.commit_ts or item.start_ts: write for item in binlogs})
             return
-        for item in items:
-            if item.tp != WITNESS:
-                self._traces.add(write.as_part(item.start_ts, item.commit_ts))
+        for item in binlogs:
+            self._traces.add(write.as_part(item.start_ts, item.commit_ts))

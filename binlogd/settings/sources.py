@@ -12,7 +12,6 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -179,18 +178,12 @@ def variable_of(key: str) -> str:
     return PREFIX + key.upper().replace("-", "_").replace(".", "__")
 
 
-@lru_cache(maxsize=1)
-def _kinds() -> Mapping[str, Any]:
-    """The type of every key: some 30 ms, for who gives a variable."""
-    return dict(_kinds_of(Config))
-
-
-def _kinds_of(table: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, kind in kinds_of(table).items():
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            yield from _kinds_of(kind, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", kind
+def _kind_of(key: str) -> Any:
+    """What its value is to be."""
+    kind: Any = Config
+    for name in key.split("."):
+        kind = kinds_of(kind)[name]
+    return kind
 
 
 def _from_environment(environ: Mapping[str, str], directory: Path) -> dict[str, _Given]:
@@ -208,7 +201,7 @@ def _from_environment(environ: Mapping[str, str], directory: Path) -> dict[str, 
         if key in found:
             raise ConfigError(f"{found[key].origin} and {name} both say {key}; unset one of them")
         text = environ[name] if name in names else read_secret(directory / environ[name], name)
-        found[key] = _Given(_converted(name, text, _kinds()[key]), name)
+        found[key] = _Given(_converted(name, text, _kind_of(key)), name)
     return found
 
 
@@ -216,7 +209,7 @@ def _of_the_original(environ: Mapping[str, str]) -> dict[str, _Given]:
     """What a Drainer takes where nothing else says it. Source: tidb-binlog drainer/config.go,
     adjustConfig."""
     return {
-        key: _Given(_converted(name, environ[name], _kinds()[key]), name)
+        key: _Given(_converted(name, environ[name], _kind_of(key)), name)
         for key, name in _ORIGINAL_VARIABLES.items()
         if environ.get(name) and not _is_of_kubernetes(name, environ[name])
     }

@@ -28,7 +28,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log import gone
 from binlogd.log.directory import LOCK_FILE, VALUE, pump_directory, shard_name, value_directory
 from binlogd.log.drive import DiskReading
-from binlogd.log.pointer import FIRST, FileId, segment_fid, segment_name
+from binlogd.log.pointer import FIRST, FileId, missing_fids, segment_fid, segment_name
 from binlogd.log.record import FOOTER_BYTES, FRAMING, footer_ts
 from binlogd.log.scan import survey
 from binlogd.ports import DiskLock
@@ -142,9 +142,9 @@ async def _opened(source: Path, disk: PosixDisk, stack: AsyncExitStack) -> _Sour
     segments = sorted((fid, sizes[name]) for name, fid in fids.items() if fid is not None)
     if not segments:
         raise ConfigError(f"{value} has no *.vlog: there is nothing to adopt")
-    missing = set(range(segments[0][0], segments[-1][0])) - {fid for fid, _ in segments}
-    if missing:
-        raise ConfigError(f"{value / segment_name(FileId(min(missing)))} is missing: put it back")
+    missing = next(missing_fids([fid for fid, _ in segments], None), None)
+    if missing is not None:
+        raise ConfigError(f"{value / segment_name(missing)} is missing: put it back")
     if LOCK_FILE in files:  # of a Go Pump that may run
         await _locked(source, disk, stack)
     return _Source(value, segments)
@@ -194,8 +194,7 @@ class _Adoption:
                 entry = record.entry
                 if entry.fid == source.segments[0][0]:
                     source.first_commit_ts = source.first_commit_ts or entry.commit_ts
-                    newest = max(entry.start_ts, entry.commit_ts)
-                    source.first_max_ts = max(source.first_max_ts, newest)
+                    source.first_max_ts = max(source.first_max_ts, _ts(record))
             damage = [each for each in source.unreadable if each.kind == "record"]
             if damage and not passes_over_damage:
                 first = damage[0]

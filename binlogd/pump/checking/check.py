@@ -22,6 +22,7 @@ from binlogd.log.directory import pump_directory, value_directory
 from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import (
+    FIRST,
     MISSING,
     FileId,
     ValuePointer,
@@ -381,9 +382,7 @@ class _ShardCheck:
         if self._audit is None:
             return
         marks = self._marks
-        end = ValuePointer(FileId(0), 0)
-        if fids:
-            end = ValuePointer(fids[-1], sizes[segment_name(fids[-1])])
+        end = ValuePointer(fids[-1], sizes[segment_name(fids[-1])]) if fids else FIRST
         for name, pointer in (("head_pointer", marks.head), ("handle_pointer", marks.handle)):
             if pointer > end:
                 self._find("mark", self._index_path, f"{name} {tuple(pointer)} is behind the log")

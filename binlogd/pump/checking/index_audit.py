@@ -129,21 +129,14 @@ class IndexAudit:
 
     async def row_count(self, first_fid: FileId) -> int:
         """Rows that lead to segments which are not deleted. Raises sqlite3.Error."""
-        counts = [
-            await self._all(f"SELECT count(*) FROM {table} WHERE fid >= ?", (first_fid,))
-            for table in _TABLES
-        ]
-        return sum(int(count) for ((count,),) in counts)
+        return sum([await self._count(table, first_fid) for table in _TABLES])
 
     async def rows_without_record(self, first_fid: FileId) -> AsyncGenerator[list[Row], None]:
         """After all records: the rows among which are those that lead to none, to be looked at one
         by one; nothing when every row was met. Raises sqlite3.Error, ValueError."""
         for kind, query in _ROWS.items():
             table = _TABLES[kind]
-            ((count,),) = await self._all(
-                f"SELECT count(*) FROM {table} WHERE fid >= ?", (first_fid,)
-            )
-            if count == self._matched[kind]:
+            if await self._count(table, first_fid) == self._matched[kind]:
                 continue
             async with self._connection.execute(query, (first_fid,)) as cursor:
                 while rows := list(await cursor.fetchmany(_PIECE)):  # ends with the table
@@ -161,6 +154,11 @@ class IndexAudit:
             (first_fid,),
         )
         return [Tso(start_ts) for (start_ts,) in rows]
+
+    async def _count(self, table: str, first_fid: FileId) -> int:
+        query = f"SELECT count(*) FROM {table} WHERE fid >= ?"
+        ((count,),) = await self._all(query, (first_fid,))
+        return int(count)
 
     async def _all(self, query: str, arguments: Sequence[object] = ()) -> list[Any]:
         return list(await self._connection.execute_fetchall(query, arguments))

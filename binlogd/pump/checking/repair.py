@@ -68,9 +68,8 @@ async def check_and_repair(
 
     Raises ConfigError when a process has it or there is nothing to check, LogFailed, DiskFull.
     """
-    await kept_routing(
-        pump_directory(directory), disk
-    )  # before a lock file is left in a wrong place
+    # before a lock file is left in a wrong place
+    await kept_routing(pump_directory(directory), disk)
     with disk_errors(directory):
         lock = await disk.lock(directory / LOCK_FILE)
     try:

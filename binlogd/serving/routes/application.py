@@ -400,18 +400,14 @@ def _limit(query: Mapping[str, str]) -> int:
 
 def _row(conditions: Sequence[str]) -> dict[str, str]:
     row: dict[str, str] = {}
-    for column, value in map(_condition, conditions):
+    for text in conditions:
+        column, equals, value = map(str.strip, text.partition("="))
+        if not equals or not column:
+            raise ConfigError(f"row {text!r}: expected COLUMN=VALUE, as in id=42")
         if column.lower() in map(str.lower, row):
             raise ConfigError(f"row: {column} stands there twice: a row has one value of it")
         row[column] = value
     return row
-
-
-def _condition(text: str) -> tuple[str, str]:
-    column, equals, value = text.partition("=")
-    if not equals or not column.strip():
-        raise ConfigError(f"row {text!r}: expected COLUMN=VALUE, as in id=42")
-    return column.strip(), value.strip()
 
 
 def add_pd(router: web.UrlDispatcher, said: Callable[[], Mapping[str, Any]] | None) -> None:

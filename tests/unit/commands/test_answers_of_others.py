@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from binlogd.commands import running
-from binlogd.commands.running import get_json, get_status, put
+from binlogd.commands.running import document_at, get_status, put
 from binlogd.commands.status import status
 from binlogd.errors import NotRunning
 from binlogd.settings.config import Config
@@ -18,8 +18,8 @@ from binlogd.upstream.store import SkipEntry
 ASKING: list[Callable[[Setup], Any]] = [
     get_status,
     lambda setup: put(setup, "/state/n/pause"),
-    lambda setup: get_json(setup, "/skips", list[SkipEntry]),
-    lambda setup: get_json(setup, "/status", dict[str, Any]),
+    lambda setup: document_at(setup, "/skips", list[SkipEntry]),
+    lambda setup: document_at(setup, "/status", dict[str, Any]),
 ]
 
 
