@@ -177,7 +177,7 @@ def _fail(error: BinlogdError | str, *, code: int) -> NoReturn:
     from rich.markup import escape
 
     said = f"[bold red]binlogd:[/] {escape(harmless(str(error)))}"
-    Console(stderr=True).print(said, highlight=False, soft_wrap=True, markup=True)
+    Console(stderr=True, emoji=False).print(said, highlight=False, soft_wrap=True)
     sys.exit(code)
 
 

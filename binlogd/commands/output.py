@@ -35,7 +35,7 @@ def standard_output() -> Console:
     """As wide as its terminal; where there is none, nothing is broken that a script reads."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else _UNBROKEN_CHARS)
+    return Console(width=None if sys.stdout.isatty() else _UNBROKEN_CHARS, emoji=False)
 
 
 def warn(text: str) -> None:

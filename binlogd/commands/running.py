@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from binlogd.errors import NotRunning, Unavailable
+from binlogd.settings.config import WILDCARDS
 from binlogd.settings.made_token import token_of_node
 from binlogd.settings.quantities import listen_address, shown_address
 from binlogd.settings.setup import Setup, http_tls, is_loopback
@@ -90,7 +91,9 @@ def page_address(setup: Setup) -> str:
 
 def _host(setup: Setup) -> str:
     host, _ = listen_address(setup.config.addr)
-    return {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(host, host)
+    if host not in WILDCARDS:
+        return host
+    return "::1" if host == "::" else "127.0.0.1"
 
 
 def _reason(error: Exception) -> str:

@@ -74,7 +74,7 @@ class StatusScreen:
     """The same screen again and again, in one place of a terminal, while a `with` lasts."""
 
     def __init__(self) -> None:
-        console = Console()
+        console = Console(emoji=False)
         self._live = Live(console=console, screen=console.is_terminal, auto_refresh=False)
         self._console = console
 

@@ -39,7 +39,7 @@ _KEPT = frozenset(
     {":method", ":path", "content-type", "te", "grpc-timeout", "grpc-encoding", "authorization"}
 )
 """The headers that somebody reads; the others are dropped as soon as they are counted."""
-_SOON = re.compile(r"0+[HMS]|[0-9]{1,2}m|[0-9]{1,5}u|[0-9]{1,8}n")
+_SOON = re.compile(r"0+[HMS]|0*(?:[0-9]{1,2}m|[0-9]{1,5}u|[0-9]{1,8}n)")
 """Timeouts below a tenth of a second. grpclib fails, with a stack, where one is over at once."""
 _OPEN_TO_ALL = ("/binlog.Pump/WriteBinlog", "/binlogd.BatchWriter/", "/grpc.health.v1.Health/")
 """Who writes learns nothing; all else shows rows and schemas, or changes the registry."""

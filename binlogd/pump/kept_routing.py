@@ -11,6 +11,8 @@ from binlogd.ports import Disk
 from binlogd.pump.route import Routing
 
 SHARDS_FILE = "shards"
+_SHARDS_MIN = 64
+"""So many are looked for where nothing says how many there were."""
 
 
 async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
@@ -22,8 +24,10 @@ async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
     if shards < 1:
         raise ConfigError(f"pump.shards is {shards}: at least 1 is needed")
     path = pump / SHARDS_FILE
-    logged = [await _logged_bytes(pump, number, disk) for number in range(shards)]
-    if SHARDS_FILE not in await disk.sizes(pump) and not any(logged):
+    is_kept = SHARDS_FILE in await disk.sizes(pump)
+    count = shards if is_kept else max(shards, _SHARDS_MIN)
+    logged = [await _logged_bytes(pump, number, disk) for number in range(count)]
+    if not is_kept and not any(logged):
         routing = Routing(shards)
         await disk.write_whole(path, routing.to_bytes())
         return routing

@@ -38,7 +38,7 @@ from binlogd.settings.quantities import (
 )
 from binlogd.tso import MAX_TS
 
-_WILDCARDS = ("0.0.0.0", "0", "::", "*")
+WILDCARDS = ("0.0.0.0", "0", "::", "*")
 HIDDEN = "***"
 TIDB_STATUS_PORT = 10080
 HELD_BYTES_MAX = 16 << 20
@@ -566,8 +566,8 @@ def advertised(config: Config) -> str:
     name where that stands for all addresses. Raises ConfigError."""
     host, port = listen_address(config.addr)
     if not config.advertise_addr:
-        return f"{socket.gethostname()}:{port}" if host in _WILDCARDS else config.addr
+        return f"{socket.gethostname()}:{port}" if host in WILDCARDS else config.addr
     host, _ = address_of("advertise-addr", config.advertise_addr)
-    if host in _WILDCARDS:
+    if host in WILDCARDS:
         raise ConfigError(f'advertise-addr: nobody can reach "{host}"; name one address')
     return config.advertise_addr

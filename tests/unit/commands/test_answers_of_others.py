@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from binlogd.commands import running
-from binlogd.commands.running import document_at, get_status, put
+from binlogd.commands.running import document_at, get_status, page_address, put
 from binlogd.commands.status import status
 from binlogd.errors import NotRunning
 from binlogd.settings.config import Config
@@ -46,3 +46,15 @@ def test_a_status_of_any_form_is_passed_on_as_json(
     monkeypatch.setattr(running, "asked", lambda *_: (200, body))
     status(as_json=True, fail_if_stuck=True, config_file=None, addr="127.0.0.1:1", watch=False)
     assert capsys.readouterr().out.encode() == body + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("addr", "page"),
+    [
+        *((f"{each}:8250", "http://127.0.0.1:8250") for each in ("0.0.0.0", "0", "*")),
+        ("[::]:8250", "http://[::1]:8250"),
+        ("db.example:1", "http://db.example:1"),
+    ],
+)
+def test_a_node_that_listens_everywhere_is_asked_on_this_machine(addr: str, page: str) -> None:
+    assert page_address(Setup(Config(addr=addr))) == page

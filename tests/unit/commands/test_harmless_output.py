@@ -24,5 +24,15 @@ def test_what_a_terminal_would_obey_is_shown(capsys: pytest.CaptureFixture[str])
     assert not {"\x1b", "\x07", "\r", "\x9b", "\x7f"}.intersection(said.out + said.err)
 
 
+def test_a_name_between_colons_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    say(":ok:")
+    say_table([":ok:"], [[":ok:"]])
+    say_facts([(":ok:", ":ok:")])
+    with pytest.raises(SystemExit):
+        cli._fail(":ok:", code=1)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count(":ok:") == 6
+
+
 def test_lines_and_letters_stay() -> None:
     assert harmless("übrig\n\t表 🙂") == "übrig\n\t表 🙂"
