@@ -141,10 +141,9 @@ async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[Export
         yield options
         return
     with job_directory(out, ".archive-log-") as directory:
-        write_archive_log(
-            local_path(request.archive) or Path(), jobs_from_json(history), directory / "log"
-        )
-        yield replace(options, data_dir=directory / "log")
+        files, log = local_path(request.archive) or Path(), directory / "log"
+        write_archive_log(files, jobs_from_json(history), log)
+        yield replace(options, data_dir=log)
 
 
 def _check_data_dir(data_dir: Path, *, has_log: bool) -> None:
@@ -206,8 +205,7 @@ async def _history(setup: Setup) -> tuple[list[bytes], int | None]:
 
 def holds_segments(archive: str) -> bool:
     """Whether it is an archive of segments, and not the files of a file sink."""
-    path = local_path(archive)
-    return path is None or (path / CATALOG_NAME).exists()
+    return (path := local_path(archive)) is None or (path / CATALOG_NAME).exists()
 
 
 def _where(setup: Setup, out: str) -> tuple[Destination, Path]:

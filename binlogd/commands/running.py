@@ -91,9 +91,7 @@ def page_address(setup: Setup) -> str:
 
 def _host(setup: Setup) -> str:
     host, _ = listen_address(setup.config.addr)
-    if host not in WILDCARDS:
-        return host
-    return "::1" if host == "::" else "127.0.0.1"
+    return {"::": "::1"}.get(host, "127.0.0.1") if host in WILDCARDS else host
 
 
 def _reason(error: Exception) -> str:

@@ -10,6 +10,7 @@ from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.pattern import regular
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
+from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.settings import config
 from binlogd.settings.config import SyncerConfig
@@ -46,6 +47,8 @@ def _ignored(syncer: SyncerConfig) -> list[str]:
 
 def _check(syncer: SyncerConfig) -> None:
     """Raises ConfigError that names the key, also where the pattern of a shape is none."""
+    if not all(sql for rule in syncer.binlog_filter_rule.values() for sql in rule.ignore_sql):
+        raise ConfigError("syncer.binlog-filter-rule: an ignore-sql is empty: .* is every DDL")
     tables = {
         "syncer.replicate-do-table": syncer.replicate_do_table,
         "syncer.ignore-table": syncer.ignore_table,
@@ -56,6 +59,8 @@ def _check(syncer: SyncerConfig) -> None:
     for key, found in tables.items():
         named += [(key, name) for each in found for name in (each.db_name, each.tbl_name)]
     for key, name in named:
+        if not name:
+            raise ConfigError(f"{key}: a name is empty: leave it out, or write ~.* for all")
         if name.startswith("~"):
             regular(name[1:], f"{key}: ")
 

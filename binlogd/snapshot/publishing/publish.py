@@ -99,9 +99,7 @@ def point_to_latest(out: Path) -> None:
     except OSError as error:
         with suppress(OSError):
             making.unlink(missing_ok=True)
-        why = (
-            f"{pointer}: {error.strerror}; {newest.name} is published, and LATEST does not name it"
-        )
+        why = f"{pointer}: {error.strerror}; {newest.name} is published, and is not LATEST"
         raise GaveUp(why) from error
 
 

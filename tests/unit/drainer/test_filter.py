@@ -93,6 +93,27 @@ def test_the_key_of_a_pattern_that_cannot_be_meant_is_named(
         table_filter(found.syncer)
 
 
+@pytest.mark.parametrize(
+    ("syncer", "said"),
+    [
+        ('replicate-do-db = ["a", ""]', "syncer.replicate-do-db: a name is empty"),
+        (
+            '[[syncer.ignore-table]]\ndb-name = "a"\ntbl-name = ""',
+            "syncer.ignore-table: a name is empty",
+        ),
+        (
+            '[syncer.binlog-filter-rule]\nx = {ignore-sql = [""]}',
+            "syncer.binlog-filter-rule: an ignore-sql is empty",
+        ),
+    ],
+)
+def test_a_pattern_that_is_empty_is_refused(syncer: str, said: str) -> None:
+    """It would be no table, or every DDL."""
+    found = parse(f"[syncer]\n{syncer}", "test")
+    with pytest.raises(ConfigError, match=said):
+        table_filter(found.syncer)
+
+
 def test_a_broken_regular_expression_is_refused() -> None:
     with pytest.raises(ConfigError, match="'\\(' is no regular"):
         TableFilter(do_databases=["~("])
