@@ -19,9 +19,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 89_983
+PRODUCT_LINES_MAX = 89_993
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5_834
+FUNCTIONS_MAX = 5_835
 WALK_LINES_MAX = 5_000
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 OWN_BYTES = {

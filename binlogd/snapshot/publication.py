@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -144,12 +144,13 @@ def register(
     Raises ConfigError where the library is missing, LakeError with the table that cannot be
     committed.
     """
-    commit, found = _committer(lake, root, catalog), []
-    for entry in manifest.tables:
-        name = entry.files[0].name.partition("/")[0]
-        directory = root / name.replace("%", "=")  # which `url_of` refuses
-        files = [_linked(snapshot / file.name, directory, manifest) for file in entry.files]
-        found.append(commit(entry, files, manifest.commit_ts))
+    found = []
+    with _committing(lake, root, catalog) as commit:
+        for entry in manifest.tables:
+            name = entry.files[0].name.partition("/")[0]
+            directory = root / name.replace("%", "=")  # which `url_of` refuses
+            files = [_linked(snapshot / file.name, directory, manifest) for file in entry.files]
+            found.append(commit(entry, files, manifest.commit_ts))
     return found
 
 
@@ -164,12 +165,12 @@ def _linked(file: Path, directory: Path, manifest: Manifest) -> Path:
     return link
 
 
-def _committer(lake: Lake, root: Path, catalog: str | None) -> Commit:
+def _committing(lake: Lake, root: Path, catalog: str | None) -> AbstractContextManager[Commit]:
     with importing(lake):
         if lake == "delta":
             from binlogd.snapshot.publishing.lake.delta import commit
 
-            return commit
-        from binlogd.snapshot.publishing.lake.iceberg import Committer
+            return nullcontext(commit)
+        from binlogd.snapshot.publishing.lake.iceberg import committing
 
-        return Committer(root, catalog).commit
+        return committing(root, catalog)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 
 import msgspec
@@ -75,24 +76,25 @@ class CatalogNames:
 
     def follow(self, now: LakeTables, *, checks_all: bool) -> None:
         """Brings the catalog to this page; `checks_all` does not believe what was noted."""
-        if checks_all:
-            self._catalog.ask("opening it", bool)
-        noted = self._store.document(NOTE_NAME, Noted)
-        there = noted.names if noted.catalog == self._name else {}
-        left = [name for name in there if name not in now.tables]
-        moved = {
-            name: head.metadata
-            for name, head in now.tables.items()
-            if checks_all or there.get(name) != head.metadata
-        }
-        for name, metadata in moved.items():
-            self._catalog.ask(name, partial(self._move, name, metadata))
-        for name in left:
-            self._catalog.ask(name, partial(self._take_out, name))
-        if moved or left:
-            names = {name: head.metadata for name, head in now.tables.items()}
-            text = msgspec.json.encode(Noted(catalog=self._name, names=names))
-            self._store.put(NOTE_NAME, checksummed_json(text))
+        with closing(self._catalog):
+            if checks_all:
+                self._catalog.ask("opening it", bool)
+            noted = self._store.document(NOTE_NAME, Noted)
+            there = noted.names if noted.catalog == self._name else {}
+            left = [name for name in there if name not in now.tables]
+            moved = {
+                name: head.metadata
+                for name, head in now.tables.items()
+                if checks_all or there.get(name) != head.metadata
+            }
+            for name, metadata in moved.items():
+                self._catalog.ask(name, partial(self._move, name, metadata))
+            for name in left:
+                self._catalog.ask(name, partial(self._take_out, name))
+            if moved or left:
+                names = {name: head.metadata for name, head in now.tables.items()}
+                text = msgspec.json.encode(Noted(catalog=self._name, names=names))
+                self._store.put(NOTE_NAME, checksummed_json(text))
 
     def _move(self, name: str, metadata: str, catalog: Catalog) -> None:
         """To a version of a table of the lake, unless it is there."""

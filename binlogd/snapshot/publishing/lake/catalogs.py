@@ -52,6 +52,12 @@ class NamedCatalog:
             time.sleep(RETRY_S * 2**attempt)  # noqa: TID251 - no event loop: it blocks anyway
         raise AssertionError("the last attempt returns or raises")
 
+    def close(self) -> None:
+        """Ends its connections; it may be asked again."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
     def _ask(self, act: Callable[[Catalog], T]) -> T:
         if self._opened is None:
             self._opened = self._open()

@@ -7,7 +7,8 @@ back in time finds the columns of then.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -41,24 +42,25 @@ from binlogd.snapshot.spec import TableEntry
 CATALOG_FILE = "catalog.db"
 
 
-class Committer:
-    """One catalog."""
-
-    def __init__(self, root: Path, catalog: str | None) -> None:
-        self._is_ours = catalog is None
-        if catalog is not None:
-            self._catalog = NamedCatalog(catalog, {})
-            return
+@contextmanager
+def committing(
+    root: Path, name: str | None
+) -> Iterator[Callable[[TableEntry, list[Path], int], Registered]]:
+    """Into one catalog, the user's of this name or our own: replaces the contents of a table, made
+    if need be. That raises LakeError, CatalogFailed, and ConfigError where the user's own catalog
+    cannot be had."""
+    properties = {}
+    if name is None:
         root.mkdir(parents=True, exist_ok=True)
         properties = {"type": "sql", "uri": catalog_uri(root), "warehouse": f"file://{root}"}
-        self._catalog = NamedCatalog("binlogd", properties)
+    with closing(NamedCatalog(name or "binlogd", properties)) as catalog:
 
-    def commit(self, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
-        """Replaces the contents of a table, made if need be. Raises LakeError, CatalogFailed, and
-        ConfigError where the user's own catalog cannot be had."""
-        place = f"file://{files[0].parent}" if self._is_ours else None
-        act = partial(_commit, entry, files, commit_ts, place)
-        return self._catalog.ask(f"{entry.database}.{entry.table}", act)
+        def commit(entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
+            place = f"file://{files[0].parent}" if name is None else None
+            act = partial(_commit, entry, files, commit_ts, place)
+            return catalog.ask(f"{entry.database}.{entry.table}", act)
+
+        yield commit
 
 
 def catalog_uri(root: Path) -> str:
@@ -94,7 +96,7 @@ def _table(entry: TableEntry, schema: Schema, place: str | None, catalog: Catalo
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
-        with contextlib.suppress(NamespaceAlreadyExistsError):
+        with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace((entry.database,))
         return catalog.create_table(name, schema, place)
 
