@@ -330,7 +330,8 @@ class _Packing:
                 return
             self._from = self._files.enter_context(self._source.open("rb", buffering=0))
             self._to = self._files.enter_context(self._beside.open("wb", buffering=0))
-            self._gzip = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._to, mtime=0)
+            packed = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._to, mtime=0)
+            self._gzip = self._files.enter_context(packed)
 
     def step(self) -> bool:
         """Packs some megabytes; False at the end of the file."""
@@ -355,7 +356,8 @@ class _Packing:
         """Lets go of the files; what is not finished goes."""
         with self._in_use:
             self._is_over = True
-            self._files.close()
+            with contextlib.suppress(OSError):  # of the end of a gzip that is not finished
+                self._files.close()
             self._beside.unlink(missing_ok=True)
 
 
