@@ -51,9 +51,9 @@ def delta(out: Path) -> DeltaTable:
 
 
 def iceberg(out: Path) -> IcebergTable:
-    return SqlCatalog("binlogd", uri=f"sqlite:///{out / 'lake/catalog.db'}").load_table(
-        ("shop", "t")
-    )
+    where = f"sqlite:///{out / 'lake/catalog.db'}"
+    with closing(SqlCatalog("binlogd", uri=where)) as catalog:
+        return catalog.load_table(("shop", "t"))
 
 
 def versions(lake: Lake, out: Path) -> dict[int, dict[str, list[object]]]:
