@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import aiokafka
@@ -226,11 +225,6 @@ class Broker:
             except Exception as error:  # noqa: BLE001 - it raises again whatever its sender died of
                 log.info("kafka_sender_given_up", cause=repr(error))
             await producer.client.close()
-        accumulated = producer._message_accumulator  # noqa: SLF001 - see above
-        left = *accumulated._pending_batches, *chain(*accumulated._batches.values())  # noqa: SLF001
-        for waiter in (batch._drain_waiter for batch in left):  # noqa: SLF001 - nobody waits there
-            if waiter.done():
-                waiter.exception()
 
     async def _send(
         self, message: KafkaMessage, topic: str, partition: int, unconfirmed: deque[_Sent]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -166,7 +165,7 @@ async def test_large_messages_that_go_slowly_are_not_given_up_while_they_go(
 
 
 async def test_whoever_writes_can_stop_while_kafka_is_away(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("binlogd.drainer.kafka.broker.END_WAIT_S", 0.2)
     broker = Broker(options(kafka, "away"))
@@ -181,9 +180,6 @@ async def test_whoever_writes_can_stop_while_kafka_is_away(
         ):
             await broker.publish([message], b"2")
         await broker.stop()
-    del broker
-    gc.collect()
-    assert "never retrieved" not in caplog.text
 
 
 async def test_nobody_there_is_said_and_leaves_nothing_behind() -> None:
