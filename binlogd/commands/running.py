@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ _ANSWER_BYTES_MAX = 64 << 20
 _STARTING = 503
 
 
+class _Refusal(msgspec.Struct):
+    message: str
+    code: int
+
+
 def document_at(setup: Setup, route: str, kind: Any, method: str = "GET") -> Any:
     """The document at `route` of the process that listens at `addr`. Raises NotRunning, also where
-    it is none of this kind, and Unavailable from one that waits in its start."""
+    it is none of this kind, and Unavailable from one that waits in its start, or refuses."""
     status, body = asked(setup, method, route)
     try:
         return msgspec.json.decode(body, type=kind)
@@ -31,6 +37,9 @@ def document_at(setup: Setup, route: str, kind: Any, method: str = "GET") -> Any
         if status == _STARTING:  # it runs, and has its data directory: nobody may act in its place
             said = body.decode(errors="replace").strip()
             raise Unavailable(f"the binlogd that answers is {said}") from error
+        with suppress(ValueError):
+            refusal = msgspec.json.decode(body, type=_Refusal)
+            raise Unavailable(f"the binlogd that answers refuses: {refusal.message}") from error
         raise NotRunning(route, f"an answer {status} that is none of binlogd's") from error
 
 

@@ -163,8 +163,10 @@ class RelayWriter:
         return sum(len(entry.payload) for entry in fresh)
 
     async def _begin_chain(self, upto: int) -> None:
-        """One that has what the newest one has up to a commit_ts: a restore needs it, too."""
-        former = await read_relay(self._disk, self._directory, self._after)
+        """One that has what the newest one has up to a commit_ts: a restore needs it, too. What
+        was collected meanwhile is behind the checkpoint."""
+        begin = max(self._after, chain_of(self._files)[0].base_ts)
+        former = await read_relay(self._disk, self._directory, begin)
         self._last_ts = former.base_ts
         await self._begin_file(FrameKind.START, former.snapshot)
         async for batch in former.batches:

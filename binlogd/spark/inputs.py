@@ -417,5 +417,5 @@ def _sweep(data_dir: Path) -> None:
     mine = f"{PINS_PREFIX}{socket.gethostname()}-"
     for path in data_dir.glob(f"{mine}*"):
         pid, _, started = path.name.removeprefix(mine).partition("-")
-        if f"{pid}{started}".isdecimal() and _started(int(pid)) != started:
+        if pid.isdecimal() and started.isdecimal() and _started(int(pid)) != started:
             shutil.rmtree(path, ignore_errors=True)

@@ -9,6 +9,7 @@ import logging
 import math
 import select
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOBase
@@ -61,6 +62,7 @@ class Lines(TextIOBase):
             self._room.register(stream, select.POLLOUT)
         except ValueError:  # in memory
             self._is_file = False
+        self._turn = threading.RLock()  # structlog's threads and those of logging
         self._missing = 0
         self.trouble = ""
 
@@ -70,20 +72,21 @@ class Lines(TextIOBase):
 
     def write(self, text: str, /) -> int:
         """Raises nothing that a stream meets."""
-        missing = {"event": "log_lines_missing", "level": "error", "lines": self._missing}
-        # a full disk takes a part of the line, so this one begins anew
-        note = f"\n{json.dumps({**missing, 'cause': self.trouble})}\n" if self._missing else ""
-        try:
-            for at in range(0, len(whole := note + text), _PIECE):
-                if self._is_file and not self._room.poll(0 if self.trouble else _PATIENCE_MS):
-                    raise TimeoutError(errno.ETIMEDOUT, "who reads the log takes nothing")
-                self._stream.write(whole[at : at + _PIECE])
-                self._stream.flush()
-        except OSError as error:
-            self._missing += 1
-            self.trouble = error.strerror or str(error)
-        else:
-            self._missing, self.trouble = 0, ""
+        with self._turn:
+            missing = {"event": "log_lines_missing", "level": "error", "lines": self._missing}
+            # a full disk takes a part of the line, so this one begins anew
+            note = f"\n{json.dumps({**missing, 'cause': self.trouble})}\n" if self._missing else ""
+            try:
+                for at in range(0, len(whole := note + text), _PIECE):
+                    if self._is_file and not self._room.poll(0 if self.trouble else _PATIENCE_MS):
+                        raise TimeoutError(errno.ETIMEDOUT, "who reads the log takes nothing")
+                    self._stream.write(whole[at : at + _PIECE])
+                    self._stream.flush()
+            except OSError as error:
+                self._missing += 1
+                self.trouble = error.strerror or str(error)
+            else:
+                self._missing, self.trouble = 0, ""
         return len(text)
 
 

@@ -382,9 +382,11 @@ class SqlSession:
         strict_again = b"SET SESSION sql_mode = " + sql.text(mode)
         try:
             yield
-        finally:
+            await self.run(strict_again)
+        except BinlogdError:
             if not self._connection.closed:
                 await self.run(strict_again)
+            raise
 
     def close(self) -> None:
         """Drops the connection; an open transaction is rolled back by the server."""

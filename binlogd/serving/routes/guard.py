@@ -115,7 +115,10 @@ class Guard:
     def _is_by_name(self, request: web.Request) -> bool:
         """Whether it is asked for this node, and not for a site whose name leads here. With TLS the
         certificate says so, and a unix socket has no name."""
-        if _peer(request) is None or request.secure:
+        transport = request.transport
+        if transport is None or request.secure:
+            return True
+        if transport.get_extra_info("socket").family == socket.AF_UNIX:
             return True
         given = request.headers.getall(hdrs.HOST, [])
         return len(given) == 1 and is_own_name(given[0], self._names())

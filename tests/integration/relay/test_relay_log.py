@@ -194,6 +194,26 @@ async def test_what_comes_late_in_its_place_begins_a_chain_that_has_it(
         assert found == entries[relay.base_ts :]
 
 
+async def test_a_chain_begins_where_files_were_collected_since_the_start(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    entries = [entry(ts) for ts in range(1, 12)]
+    late, writer = entries[7], RelayWriter(tmp_path, disk, max_file_bytes=1)
+    await writer.open(after=Tso(0), snapshot=bytes)
+    for each in entries:
+        if each is not late:
+            await writer.append([each])
+    await writer.close()
+    await writer.open(after=Tso(0), snapshot=bytes)
+    await writer.append(entries[:6])
+    await writer.collect(Tso(5))
+    await writer.append(entries[6:])
+    await writer.close()
+    relay = await read_relay(disk, tmp_path, Tso(5))
+    found = [each async for batch in relay.batches for each in batch]
+    assert found == entries[relay.base_ts :]
+
+
 async def test_a_start_reads_what_follows_its_begin_and_no_older_file(relay_log: Log) -> None:
     await relay_log.write(*([n] for n in range(1, 12)))
     oldest, *_, newest = relay_log.files()

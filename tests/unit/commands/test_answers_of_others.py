@@ -10,7 +10,7 @@ import pytest
 from binlogd.commands import running
 from binlogd.commands.running import document_at, get_status, page_address, put
 from binlogd.commands.status import status
-from binlogd.errors import NotRunning
+from binlogd.errors import NotRunning, Unavailable
 from binlogd.settings.config import Config
 from binlogd.settings.setup import Setup
 from binlogd.upstream.store import SkipEntry
@@ -31,6 +31,14 @@ def test_it_is_said_that_no_binlogd_answers(
     monkeypatch.setattr(running, "asked", lambda *_: (200, body))
     with pytest.raises(NotRunning, match="an answer 200 that is none of binlogd's"):
         ask(Setup(Config()))
+
+
+def test_a_refusal_is_told_and_is_no_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not answered acts on the data directory; who is refused does not."""
+    body = b'{"message": "not by this name", "code": 3}'
+    monkeypatch.setattr(running, "asked", lambda *_: (403, body))
+    with pytest.raises(Unavailable, match="refuses: not by this name"):
+        document_at(Setup(Config()), "/skips", list[SkipEntry])
 
 
 def test_what_says_nothing_of_the_request_is_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:

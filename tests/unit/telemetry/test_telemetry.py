@@ -6,6 +6,8 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import structlog
@@ -80,6 +82,23 @@ def test_a_terminal_gets_words_not_json() -> None:
     structlog.get_logger("x").info("server_started", port=1)
     assert "server_started" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
+
+
+def test_lines_of_several_threads_stay_apart(tmp_path: Path) -> None:
+    """structlog and logging have a lock each."""
+    with (tmp_path / "log").open("w") as stream:
+        set_up_logging("info", Lines(stream))
+        ours, others = structlog.get_logger("x"), logging.getLogger("library")
+
+        def both(at: int) -> None:
+            for _ in range(200):
+                ours.info("long", text="x" * 3_000) if at % 2 else others.error("y" * 3_000)
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(both, range(4)))
+    found = (tmp_path / "log").read_text().splitlines()
+    assert len(found) == 800
+    assert {json.loads(line)["level"] for line in found} == {"info", "error"}
 
 
 def test_counters_keep_the_names_of_the_original() -> None:
