@@ -11,8 +11,6 @@ from binlogd.ports import Disk
 from binlogd.pump.route import Routing
 
 SHARDS_FILE = "shards"
-_SHARDS_MIN = 64
-"""So many are looked for where nothing says how many there were."""
 
 
 async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
@@ -25,8 +23,9 @@ async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
         raise ConfigError(f"pump.shards is {shards}: at least 1 is needed")
     path = pump / SHARDS_FILE
     is_kept = SHARDS_FILE in await disk.sizes(pump)
-    count = shards if is_kept else max(shards, _SHARDS_MIN)
-    logged = [await _logged_bytes(pump, number, disk) for number in range(count)]
+    logged = [await _logged_bytes(pump, number, disk) for number in range(shards)]
+    while not is_kept and logged[-1] is not None:  # ends where no directory follows
+        logged.append(await _logged_bytes(pump, len(logged), disk))
     if not is_kept and not any(logged):
         routing = Routing(shards)
         await disk.write_whole(path, routing.to_bytes())

@@ -91,6 +91,8 @@ def _matcher(pattern: str) -> Matches:
     if pattern.startswith("~"):
         return regular(pattern[1:])
     equals = regular(re.escape(pattern), is_whole=True)
+    if re.escape(pattern) == pattern:
+        return equals
     try:
         matches = regular(pattern, is_whole=True)
     except ConfigError:

@@ -475,12 +475,15 @@ async def test_a_shard_that_is_gone_and_a_lost_count_are_missed_where_there_are_
     count.unlink()
     with pytest.raises(ConfigError, match="pump/shards is missing"):
         await routing_of(count.parent, 2, world.disk)
-    for number in range(3):
-        (count.parent / f"shard-{number}").rename(world.directory / str(number))
+    values = [count.parent / f"shard-{number}" / "value" for number in range(3)]
+    for number, value in enumerate(values):
+        value.rename(world.directory / str(number))
+        value.mkdir()
     with pytest.raises(ConfigError, match="pump/shards is missing"):
         await routing_of(count.parent, 2, world.disk)
-    for number in range(3):
-        (world.directory / str(number)).rename(count.parent / f"shard-{number}")
+    for number, value in enumerate(values):
+        value.rmdir()
+        (world.directory / str(number)).rename(value)
     assert not count.exists()
     count.write_bytes(content)
     async with world.pump(shards=4) as pump:
