@@ -58,7 +58,7 @@ ACTS: tuple[tuple[str, ...], ...] = (
     ("ctl", "update-pump", "--node-id", NODE_ID, "--state", "paused"),
 )
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-EXITS = (0, 1, 2, 255)  # 255 is of asyncio, where another waiter of this process was first
+EXITS = (0, 1, 2)
 ENDS_AS = (0, -signal.SIGKILL)
 WELL = ((1, "close_given_up"), (2, "is in use by process"))
 """What else a node may end by, and what it says then: `check` has the directory to itself."""

@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
-from multiprocessing import forkserver, get_context
+from multiprocessing import connection, forkserver, get_context
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ from binlogd.cli import main
 
 ROOT = Path(__file__).parents[2]
 _PROCESSES = get_context("forkserver")
+_TURN = threading.Lock()
+"""Who starts a process asks all others for their exit codes, and each can be read once."""
 
 
 class Program:
@@ -37,14 +40,15 @@ class Program:
         err: Path,
     ) -> None:
         self.words = words
-        with pytest.MonkeyPatch.context() as patch:  # for the one that forks
-            patch.setenv("PYTHONPATH", str(ROOT))
-            _PROCESSES.set_forkserver_preload(["__main__", "tests.support.imported"])
-            forkserver.ensure_running()
         self._process = _PROCESSES.Process(
             target=_main, args=(words, directory, dict(environ), out, err), daemon=True
         )
-        self._process.start()
+        with _TURN:
+            with pytest.MonkeyPatch.context() as patch:  # for the one that forks
+                patch.setenv("PYTHONPATH", str(ROOT))
+                _PROCESSES.set_forkserver_preload(["__main__", "tests.support.imported"])
+                forkserver.ensure_running()
+            self._process.start()
 
     @property
     def pid(self) -> int:
@@ -53,12 +57,13 @@ class Program:
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        return self._process.exitcode
+        with _TURN:
+            return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, when it has ended. Raises subprocess.TimeoutExpired."""
-        self._process.join(timeout)
-        code = self._process.exitcode
+        connection.wait([self._process.sentinel], timeout)
+        code = self.poll()
         if code is None:
             raise subprocess.TimeoutExpired(self.words, timeout or 0.0)
         return code
